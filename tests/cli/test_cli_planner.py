@@ -19,7 +19,7 @@ from tutelage.orchestration.planner.settings import PlannerConfig
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import name_of
-from tutelage.runs.loggers import numbers
+from tutelage.runs.loggers import select_numbers
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
@@ -160,7 +160,7 @@ def test_phase_2_that_was_killed_has_the_same_metrics(
     # The document's keys, as a tracker gets them.
     published = {"train_loss", "val_loss", "success_rate", "avg_cost", "avg_latency",
                  "workflow_validity"}  # fmt: skip
-    assert published <= set(numbers(lines[-1]))
+    assert published <= set(select_numbers(lines[-1]))
 
 
 @pytest.mark.full

@@ -13,7 +13,7 @@ from tests.builders import make_attempt
 from tests.marks import long
 
 from tutelage.cli.runs import read_last_lines
-from tutelage.runs.folder import is_held
+from tutelage.runs.folder import is_locked
 from tutelage.store import TrainingRow, open_store
 from tutelage.types import Message, Reward, Task
 
@@ -359,13 +359,13 @@ def test_runs_elsewhere_or_nowhere(tutelage: Tutelage, runs: Path) -> None:
 
 def test_a_run_that_a_process_holds_is_running(tutelage: Tutelage, runs: Path) -> None:
     folder = make_run(runs / "now", result=False, store=False)
-    assert not is_held(folder)
+    assert not is_locked(folder)
     with (folder.path / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert is_held(folder)
+        assert is_locked(folder)
         assert "running" in tutelage("runs").stdout
         assert "It is running now." in tutelage("show", "now").stdout
-    assert not is_held(folder)
+    assert not is_locked(folder)
 
 
 def test_last_lines_ignore_a_line_that_was_cut(tmp_path: Path) -> None:

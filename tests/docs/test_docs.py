@@ -37,7 +37,7 @@ from tutelage.cli.app import load_command
 from tutelage.cli.prompt_train import convert_prompt_flags, is_prompt_search
 from tutelage.cli.train import resolve_recipe
 from tutelage.config import Machine
-from tutelage.config.aliases import canonical
+from tutelage.config.aliases import canonical_key
 from tutelage.config.keys import section_names
 from tutelage.prompts.config import resolve_prompt
 from tutelage.runs.job_inputs import AGENT_REWARD
@@ -260,7 +260,7 @@ def test_keys_that_are_named_exist(page: Path) -> None:
         if word.endswith(".py"):
             continue  # a file, such as agent.py
         if key is not None and key[1].split(".")[0] in section_names():
-            assert canonical(key[1], None)
+            assert canonical_key(key[1], None)
 
 
 # ------------------------------------------------------------ what people are told to type

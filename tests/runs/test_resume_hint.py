@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tutelage.runs.resume_hint import asked_again, resume_command, resume_hint
+from tutelage.runs.resume_hint import format_question, resume_command, resume_hint
 from tutelage.types import Task
 
 
@@ -50,4 +50,4 @@ def test_the_command_is_named_as_it_can_be_typed(
 def test_a_question_is_asked_again_with_what_it_is_about(
     fields: dict[str, Any], words: str | None
 ) -> None:
-    assert asked_again(Task("t", fields)) == words
+    assert format_question(Task("t", fields)) == words

@@ -14,7 +14,7 @@ from tutelage.errors import ConfigError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.testing import tiny_policy
-from tutelage.trainer.running import blocking
+from tutelage.trainer.running import run_blocking
 
 TASKS = [{"text": f"number {i}"} for i in range(6)]
 KEYS = {
@@ -106,9 +106,9 @@ def test_clients_that_agents_leave_open_close_in_their_own_loop(notebook: bool) 
         Client()
 
     async def cell() -> None:
-        blocking(work())
+        run_blocking(work())
 
-    asyncio.run(cell()) if notebook else blocking(work())
+    asyncio.run(cell()) if notebook else run_blocking(work())
     assert closed == [True]
 
 

@@ -123,17 +123,14 @@ def _play_evaluation(asked: PolicyEvaluation, folder: RunFolder, as_json: bool) 
     from tutelage.cli.console import output, say
     from tutelage.cli.display import LiveDisplay
     from tutelage.cli.job import report_stop
-    from tutelage.evaluate.kind import recorded
+    from tutelage.evaluate.kind import load_evaluation
     from tutelage.runs import lifecycle
     from tutelage.runs.progress import Progress
 
     try:
-        with (
-            LiveDisplay() as display,
-            report_stop(folder, display) if asked.kept else nullcontext(),
-        ):
-            lifecycle.start(asked, folder, display)
-        return recorded(folder)
+        with LiveDisplay() as view, report_stop(folder, view) if asked.kept else nullcontext():
+            lifecycle.start(asked, folder, view)
+        return load_evaluation(folder)
     except (KeyboardInterrupt, typer.Exit):
         if asked.played and not as_json:
             total = len(asked.ready.tasks) * asked.asked.samples
@@ -189,7 +186,7 @@ def show(console: Console, folder: RunFolder) -> None:
     from tutelage.cli.console import facts, say
     from tutelage.cli.rollout_view import show_stored
     from tutelage.cli.runs import say_state
-    from tutelage.evaluate.kind import recorded
+    from tutelage.evaluate.kind import load_evaluation
     from tutelage.runs.figures import read_object
 
     fields = read_object(folder.config)
@@ -204,7 +201,7 @@ def show(console: Console, folder: RunFolder) -> None:
         say_state(console, folder)
         return
     say(console)
-    _show_evaluation(console, recorded(folder), asked["samples"])
+    _show_evaluation(console, load_evaluation(folder), asked["samples"])
     say(console)
     show_stored(console, folder)
 

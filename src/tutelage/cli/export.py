@@ -48,7 +48,7 @@ def export(
     from tutelage.runs.figures import read_object
     from tutelage.runs.folder import find
     from tutelage.runs.stored import open_run
-    from tutelage.runs.trust import code_of
+    from tutelage.runs.trust import find_code
     from tutelage.store import dump_json, export_rows
     from tutelage.types import Mode
 
@@ -66,7 +66,7 @@ def export(
         return
     evaluation = read_object(folder.config).get("kind") == "evaluation"
     # An export runs no code that a run names: without tools the record of the calls has them.
-    own = fmt == "sft" and not code_of(folder)
+    own = fmt == "sft" and not find_code(folder)
     tools = kind_of(folder).tools(folder) if own else None if fmt == "sft" else ()
     with open_run(folder) as (store, run_id):
         rows: Iterable[dict[str, Any]] = export_rows(

@@ -17,7 +17,7 @@ import typer
 from tutelage.cli.console import format_path, output, say
 from tutelage.cli.failures import stop_reason, warn
 from tutelage.errors import FailureBudgetError, RunBusyError, RunError
-from tutelage.runs.folder import RunFolder, drop_if_empty
+from tutelage.runs.folder import RunFolder, remove_if_empty
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import command_name, resume_hint
 from tutelage.runs.signals import exit_code
@@ -84,4 +84,4 @@ def report_stop(folder: RunFolder, display: Progress) -> Generator[None]:
         raise
     finally:
         display.finish()
-        drop_if_empty(folder)
+        remove_if_empty(folder)

@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 from tutelage.cli.failures import report_errors
 from tutelage.config.fields import Names, Paths, RunSettings, Section
 from tutelage.config.issues import raise_issues
-from tutelage.config.keys import misfit_of
+from tutelage.config.keys import field_issue
 
 Trust = Annotated[
     bool,
@@ -157,5 +157,5 @@ def _build_model(model: type[Section], given: dict[str, Any]) -> Section:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise_issues(misfit_of(model, found, "--") for found in error.errors())
+        raise_issues(field_issue(model, found, "--") for found in error.errors())
         raise

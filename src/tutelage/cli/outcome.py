@@ -30,7 +30,7 @@ from tutelage.errors import TutelageError, counted
 from tutelage.runs.estimate import duration
 from tutelage.runs.figures import Table, TableRow, read_object
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.resume_hint import asked_again
+from tutelage.runs.resume_hint import format_question
 from tutelage.runs.stored import open_run
 from tutelage.runs.stored_evaluation import (
     EVALUATIONS,
@@ -163,7 +163,7 @@ def _find_question(folder: RunFolder) -> str:
     with suppress(TutelageError), open_run(folder) as (store, run_id):
         for mode in (Mode.TEST, Mode.VAL, Mode.TRAIN):
             for rollout in store.rollouts(run_id, mode=mode, limit=_SEARCHED_ROLLOUTS):
-                if (words := asked_again(rollout.task)) is not None:
+                if (words := format_question(rollout.task)) is not None:
                     return words
     return "QUESTION"
 

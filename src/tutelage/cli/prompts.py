@@ -110,10 +110,10 @@ def _confirm(
     from tutelage.cli.prompt_view import PromptDisplay
     from tutelage.prompts.holdout_test import Verdict
     from tutelage.prompts.run import confirm
-    from tutelage.runs.trust import check_trusted, code_of
+    from tutelage.runs.trust import check_trusted, find_code
 
     folder = _find_search(run)
-    check_trusted(folder, code_of(folder), trust=trust)
+    check_trusted(folder, find_code(folder), trust=trust)
     display = PromptDisplay(messages())
     with show_status("playing fresh tasks ..."):
         fields = confirm(folder, display, test or ())

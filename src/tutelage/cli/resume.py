@@ -30,12 +30,12 @@ def resume(
     from tutelage.cli.kinds import find_view
     from tutelage.runs.folder import RunFolder, find
     from tutelage.runs.launched import launched_ranks
-    from tutelage.runs.trust import check_trusted, code_of
+    from tutelage.runs.trust import check_trusted, find_code
 
     def found() -> RunFolder:
         folder = find(run)
         find_view(folder)
-        check_trusted(folder, code_of(folder), trust=trust)
+        check_trusted(folder, find_code(folder), trust=trust)
         return folder
 
     if launched_ranks() == "1":

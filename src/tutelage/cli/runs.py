@@ -66,13 +66,13 @@ def runs(options: _RunsOptions) -> None:
 def _describe_run(folder: RunFolder, now: float) -> dict[str, str]:
     """Return the cells of one run by column; a cell is empty if its file cannot be read."""
     from tutelage.runs.figures import read_object
-    from tutelage.runs.folder import is_held
+    from tutelage.runs.folder import is_locked
 
     config = read_object(folder.config).get("config", {})
     result = read_object(folder.result)
     status = str(result.get("status", "stopped"))
     last = {} if status == "finished" else (read_last_lines(folder.metrics) or [{}])[-1]
-    if status != "finished" and is_held(folder):
+    if status != "finished" and is_locked(folder):
         status = "running"
     return {
         "run": folder.name,
@@ -115,10 +115,10 @@ def format_disk_use(path: Path) -> str:
 def say_state(console: Console, folder: RunFolder) -> None:
     """Print whether a run without a result is running, or how to continue it."""
     from tutelage.cli.console import say
-    from tutelage.runs.folder import is_held
+    from tutelage.runs.folder import is_locked
     from tutelage.runs.resume_hint import resume_hint
 
-    if is_held(folder):
+    if is_locked(folder):
         say(console, "It is running now.")
     else:
         say(console, "It was stopped. ", resume_hint(folder.path))

@@ -169,22 +169,22 @@ def _make_client(target: str | None, options: _ServeOptions, gateway: Gateway) -
     gateway.check_address()
     fetch(target)
     with show_status("loading the model ..."):
-        from tutelage.evaluate.targets import served
+        from tutelage.evaluate.targets import load_served
 
         slots, length = options.slots or _SLOTS, options.max_length
-        return served(str(target), slots=slots, max_length=length, seed=options.seed or 0)
+        return load_served(str(target), slots=slots, max_length=length, seed=options.seed or 0)
 
 
 def _read_secret(options: _ServeOptions) -> str | None:
     """Return the API key that the user chose. Raises `ConfigError` for a key that clients cannot
     send."""
-    from tutelage.config.api_keys import checked_api_key
+    from tutelage.config.api_keys import validate_api_key
     from tutelage.errors import ConfigError
 
     typed = {"--secret": options.secret, "--api-key": options.api_key}
     where = next((name for name, key in typed.items() if key), "TUTELAGE_SECRET")
     secret = typed.get(where) or os.environ.get(where) or None
-    if secret is not None and checked_api_key(secret, where) != secret:
+    if secret is not None and validate_api_key(secret, where) != secret:
         why = "starts or ends with whitespace, which clients do not send; remove it"
         raise ConfigError(f"the key in {where} {why}")
     return secret

@@ -303,18 +303,18 @@ def _train_agent(
     from tutelage.runs.progress import Progress
 
     with show_status("loading torch ..."):
-        from tutelage.trainer.agent_file import keys_of, trainer_of, with_file
+        from tutelage.trainer.agent_file import keys_of, make_trainer, merge_file
         from tutelage.weights.process_group import in_step, launched
 
     group, dry = launched(), options.dry_run
-    flags = in_step(group, lambda: with_file(flags, options.config))
+    flags = in_step(group, lambda: merge_file(flags, options.config))
     agent, _ = in_step(group, lambda: load_agent(reference))
     in_step(group, lambda: fetch(flags.get("model")))
     keys = in_step(group, lambda: keys_of(overrides, flags, options.config))
     if dry and group.rank:
         return
     if dry:
-        trainer = trainer_of(keys, flags, None, Progress())
+        trainer = make_trainer(keys, flags, None, Progress())
         with show_status("playing one task ..."):
             (rollout,) = trainer.dev(reference, n=1).rollouts
         _show_dry_run(rollout, keys.resolved, (), options.all)
@@ -322,7 +322,7 @@ def _train_agent(
     place = group.agree(lambda: place_of(flags.get("output"), agent.name))
 
     def job(progress: Progress) -> dict[str, Any]:
-        return trainer_of(keys, flags, place, progress).fit(reference).details
+        return make_trainer(keys, flags, place, progress).fit(reference).details
 
     run_job(RunFolder(place), job, group.rank)
 

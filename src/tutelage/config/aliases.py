@@ -70,9 +70,9 @@ NAMES: Mapping[str, str] = {key.rpartition(".")[2]: key for key in _SHORT} | {
 one value."""
 
 
-def canonical(spelling: str, value: Any) -> str:
+def canonical_key(spelling: str, value: Any) -> str:
     """Return the canonical key of a spelling. Raises `ConfigIssue` for an unknown spelling."""
-    if (key := _lookup(spelling)) is not None:
+    if (key := _find_key(spelling)) is not None:
         return key
     if (section := canonical_section(spelling)) is not None:
         first = next(key for key in leaf_fields() if key.startswith(f"{section}."))
@@ -115,7 +115,7 @@ def spellings(key: str) -> tuple[str, ...]:
     by_prefix = {
         long + key.removeprefix(short)
         for long, short in PREFIXES.items()
-        if key.startswith(short) and _lookup(long + key.removeprefix(short)) == key
+        if key.startswith(short) and _find_key(long + key.removeprefix(short)) == key
     }
     return tuple(sorted(by_name | by_prefix))
 
@@ -126,12 +126,12 @@ def all_spellings() -> tuple[str, ...]:
     return (*leaf_fields(), *(name for key in leaf_fields() for name in spellings(key)))
 
 
-def _lookup(spelling: str) -> str | None:
+def _find_key(spelling: str) -> str | None:
     if spelling in leaf_fields():
         return spelling
     if spelling in NAMES:
         return NAMES[spelling]
     for long, short in PREFIXES.items():
         if spelling.startswith(long):
-            return _lookup(short + spelling.removeprefix(long))
+            return _find_key(short + spelling.removeprefix(long))
     return None

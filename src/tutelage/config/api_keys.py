@@ -16,25 +16,25 @@ def api_key_of(env: Mapping[str, str], *names: str) -> str | None:
 
     Raises `ConfigError` for a key that a header cannot carry.
     """
-    keys = (checked_api_key(env.get(name), name) for name in names)
+    keys = (validate_api_key(env.get(name), name) for name in names)
     return next((key for key in keys if key is not None), None)
 
 
-def checked_api_key(key: str | None, name: str) -> str | None:
+def validate_api_key(key: str | None, name: str) -> str | None:
     """Return a key without surrounding white space, None if it is empty. `name` is its source in
     errors.
 
     Raises `ConfigError` for a key that a header cannot carry.
     """
     key = (key or "").strip()
-    if wrong := unsendable(key):
+    if wrong := find_bad_character(key):
         raise ConfigError(
             f"invalid API key in {name}: {wrong}; set {name} to the key issued by the server"
         )
     return key or None
 
 
-def unsendable(value: str) -> str:
+def find_bad_character(value: str) -> str:
     """Return why a header cannot carry a value, without the value; empty if it can."""
     for at, character in enumerate(value, 1):
         if not (character.isascii() and character.isprintable()):

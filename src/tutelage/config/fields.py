@@ -40,10 +40,10 @@ def _split_names(value: Any) -> Any:
     if isinstance(value, str):
         value = value[1:-1] if value[:1] + value[-1:] == "[]" else value  # as in `--tools []`
         return tuple(name.strip() for name in value.split(",") if name.strip())
-    return _one_path(value)
+    return _split_paths(value)
 
 
-def _one_path(value: Any) -> Any:
+def _split_paths(value: Any) -> Any:
     if value is None or isinstance(value, str):  # a path may hold a comma: text is one path
         return (value,) if value else ()
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
@@ -68,7 +68,7 @@ def read_success(text: str) -> tuple[str | None, float | None]:
     return name or None, number if bounded else None
 
 
-def _success(value: Any) -> Any:
+def _check_success(value: Any) -> Any:
     if value is not None:
         read_success(value if isinstance(value, str) else "")
     return value
@@ -103,26 +103,26 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
 NamesOrNone = Annotated[
     tuple[str, ...] | None, BeforeValidator(lambda v: None if v is None else _split_names(v))
 ]
-Paths = Annotated[tuple[str, ...], BeforeValidator(_one_path)]
+Paths = Annotated[tuple[str, ...], BeforeValidator(_split_paths)]
 
 
-def _like(*examples: str, **bounds: Any) -> Any:
+def _text_field(*examples: str, **bounds: Any) -> Any:
     """Return a text field with examples for error messages."""
     return Field(json_schema_extra={"examples": list(examples)}, **bounds)
 
 
-SuccessRule = Annotated[str, _like("right", "'>=0.5'"), BeforeValidator(_success)]
+SuccessRule = Annotated[str, _text_field("right", "'>=0.5'"), BeforeValidator(_check_success)]
 """Definition of success: a part of the reward, a minimum, or a part and its minimum."""
 
-Url = Annotated[str, _like("http://localhost:4318", pattern="^https?://[^/]")]
-ServerUrl = Annotated[str, _like("http://HOST:PORT", pattern="^https?://[^/]+/?$")]
+Url = Annotated[str, _text_field("http://localhost:4318", pattern="^https?://[^/]")]
+ServerUrl = Annotated[str, _text_field("http://HOST:PORT", pattern="^https?://[^/]+/?$")]
 ServerUrls = Annotated[tuple[ServerUrl, ...], BeforeValidator(_split_names)]
-ClusterAddress = Annotated[str, _like("auto", "10.0.0.5:6379", pattern=r"^(auto|[^/]+:\d+)$")]
+ClusterAddress = Annotated[str, _text_field("auto", "10.0.0.5:6379", pattern=r"^(auto|[^/]+:\d+)$")]
 
-Arguments = Annotated[str, _like("'{\"size\": 3}'"), BeforeValidator(_json_object)]
+Arguments = Annotated[str, _text_field("'{\"size\": 3}'"), BeforeValidator(_json_object)]
 """Arguments by name, as the text of a JSON object."""
 
-Extension = Annotated[str, _like("a registered name", "FILE.py:name", min_length=1)]
+Extension = Annotated[str, _text_field("a registered name", "FILE.py:name", min_length=1)]
 """Name of a registered extension, or FILE.py:name; see `extensions.py`."""
 
 _VLLM_ALIASES = BeforeValidator(lambda v: "vllm" if v in ("async_verl", "async_vllm") else v)

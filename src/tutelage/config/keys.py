@@ -31,7 +31,7 @@ _BOUNDS = {
 @cache
 def leaf_fields() -> Mapping[str, FieldInfo]:
     """Return every key with its pydantic field, in the order of the schema."""
-    return MappingProxyType(dict(_walk(RunConfig, "")))
+    return MappingProxyType(dict(_walk_fields(RunConfig, "")))
 
 
 @cache
@@ -86,25 +86,25 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield key, value
 
 
-def misfit(key: str, value: Any, names: Names = NO_NAMES) -> ConfigIssue:
+def value_issue(key: str, value: Any, names: Names = NO_NAMES) -> ConfigIssue:
     """Return the problem of a `value` that `key` does not take: the expected values, and the
     nearest choice or the key's help.
 
     `names` are registered names that keys take in addition to the schema (`extensions.py`).
     """
     schema, fix = json_schema(key), " ".join((leaf_fields()[key].description or "").split())
-    if choices := _choices(schema):
+    if choices := _list_choices(schema):
         values = cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else [value]
         wrong = [str(item) for item in values if item not in choices][:1]
         near = difflib.get_close_matches("".join(wrong), choices, n=1, cutoff=0.4)
         # `algorithm=grpo`: the value is right and the key is its neighbour.
-        taken = ((k, (*_choices(json_schema(k)), *names.get(k, ()))) for k in leaf_fields())
+        taken = ((k, (*_list_choices(json_schema(k)), *names.get(k, ()))) for k in leaf_fields())
         homes = [f"{k}={value}" for k, known in taken if isinstance(value, str) and value in known]
         fix = f"Did you mean {[*homes, *map(repr, near)][0]}?" if homes or near else fix
     return ConfigIssue(key, value, f"expected {value_text(schema)}", fix)
 
 
-def misfit_of(model: type[Section], found: ErrorDetails, prefix: str = "") -> ConfigIssue:
+def field_issue(model: type[Section], found: ErrorDetails, prefix: str = "") -> ConfigIssue:
     """Return the problem of a value that pydantic rejected for a field of `model`; `prefix` is `--`
     for an option."""
     name = str(found["loc"][0])
@@ -145,15 +145,15 @@ def value_text(schema: Mapping[str, Any]) -> str:
     return ", ".join([message, *limits])
 
 
-def _walk(model: type[Section], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+def _walk_fields(model: type[Section], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
-            yield from _walk(kind, f"{prefix}{name}.")
+            yield from _walk_fields(kind, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field
 
 
-def _choices(schema: Mapping[str, Any]) -> list[str]:
+def _list_choices(schema: Mapping[str, Any]) -> list[str]:
     parts = [schema, *schema.get("anyOf", ()), schema.get("items", {})]
     return [choice for part in parts for choice in part.get("enum", ())]

@@ -36,7 +36,7 @@ def parse_overrides(given: Sequence[str | Override]) -> list[Override]:
 
     Raises `ConfigError` with the text and the reason.
     """
-    read = ([o] if isinstance(o, Override) else copy.deepcopy(_parse(o)) for o in given)
+    read = ([o] if isinstance(o, Override) else copy.deepcopy(_parse_override(o)) for o in given)
     return [one for some in read for one in some]
 
 
@@ -56,7 +56,7 @@ def read_keys(path: Path) -> dict[str, Any]:
 
 # Kept, since Hydra's parser takes milliseconds, and the runs of a process say much the same.
 @functools.lru_cache(maxsize=1024)
-def _parse(text: str) -> tuple[Override, ...]:
+def _parse_override(text: str) -> tuple[Override, ...]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -88,7 +88,7 @@ def _parse(text: str) -> tuple[Override, ...]:
             "one run for each value."
         )
     value = parsed.value()
-    for leaf in _leaves(value):
+    for leaf in _iter_leaves(value):
         if not isinstance(leaf, _PLAIN) or "${" in str(leaf):
             raise ConfigError(
                 f"the override {text!r} has an interpolation or another value that is not "
@@ -100,11 +100,11 @@ def _parse(text: str) -> tuple[Override, ...]:
     return (Override(key, value),)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _iter_leaves(value: Any) -> Iterator[Any]:
     """Yield the values in nested lists and dicts."""
     if not isinstance(value, (list, dict)):
         yield value
         return
     items = cast("Any", value.values() if isinstance(value, dict) else value)
     for item in items:
-        yield from _leaves(item)
+        yield from _iter_leaves(item)

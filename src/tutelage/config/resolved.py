@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from tutelage.config.fields import Section, plain
 from tutelage.config.issues import ConfigIssue, raise_issues
-from tutelage.config.keys import flatten, get, leaf_fields, misfit
+from tutelage.config.keys import flatten, get, leaf_fields, value_issue
 from tutelage.config.schema import RunConfig
 from tutelage.errors import ConfigError
 
@@ -82,7 +82,7 @@ class Resolved(Section):
         try:
             found = cls.model_validate_json(json.dumps(parts), strict=True)
         except ValidationError as error:
-            raise_issues(_problem(wrong) for wrong in error.errors())
+            raise_issues(_to_issue(wrong) for wrong in error.errors())
             raise
         for part in ("config", "origin"):
             odd = {key for key, _ in flatten(parts[part])} ^ {*leaf_fields()}
@@ -95,11 +95,11 @@ class Resolved(Section):
         return found
 
 
-def _problem(error: ErrorDetails) -> ConfigIssue:
+def _to_issue(error: ErrorDetails) -> ConfigIssue:
     """Convert an error of pydantic into a problem of the key that it concerns."""
     part, *names = map(str, error["loc"])
     while names[1:] and ".".join(names) not in leaf_fields() and error["type"] != "extra_forbidden":
         names.pop()  # a place within a value, unless it is a section's
     if part == "config" and (key := ".".join(names)) in leaf_fields():
-        return misfit(key, error["input"])
+        return value_issue(key, error["input"])
     return ConfigIssue(".".join([part, *names]), error["input"], error["msg"], "Start a new run.")

@@ -73,7 +73,7 @@ from tutelage.config.unused import (
 )
 
 
-def _on_or_off(value: Any) -> Any:
+def _parse_control(value: Any) -> Any:
     if value is None or value is False:
         return "none"
     return "auto" if value is True else value
@@ -82,7 +82,7 @@ def _on_or_off(value: Any) -> Any:
 Control = Annotated[
     str,
     Field(json_schema_extra={"examples": ["none", "auto", "an estimator"]}),
-    BeforeValidator(_on_or_off),
+    BeforeValidator(_parse_control),
 ]
 Template = Literal["qwen2.5", "qwen2.5-vl", "qwen3", "smollm2", "llama-3.2"]
 

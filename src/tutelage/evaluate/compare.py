@@ -138,7 +138,7 @@ def compare(
     """
     rows, tested = list[ComparisonRow](), list[Mapping[str, TaskScore]]()
     for run in runs:
-        name = _measure_of(run, runs, measure)
+        name = _get_measure(run, runs, measure)
         before, after = (TaskScores(),) * 2 if name is None else run.measured[name]
         row = ComparisonRow(
             run=run,
@@ -149,7 +149,7 @@ def compare(
                 for when, side in (("before", before), ("after", after))
             },
             played=(before.played, after.played),
-            **_paired(before.tasks, after.tasks, seed),
+            **_pair_scores(before.tasks, after.tasks, seed),
         )
         one_side = len(after.tasks or before.tasks)
         rows.append(row if row.tasks else replace(row, tasks=one_side))
@@ -159,8 +159,8 @@ def compare(
         pair = PairedComparison(
             first=a.run.name,
             second=b.run.name,
-            caveats=tuple(_caveats(a, b, {*first}, {*second})),
-            **_paired(first, second, seed),
+            caveats=tuple(_list_caveats(a, b, {*first}, {*second})),
+            **_pair_scores(first, second, seed),
         )
         pairs.append(pair)
     shared = set[str].intersection(*map(set, tested)) if tested else set[str]()
@@ -170,12 +170,12 @@ def compare(
         pairs=tuple(pairs),
         shared_tasks=len(shared),
         same_tasks=same,
-        conclusion=_conclusion(rows, pairs) if same and shared else None,
-        remarks=tuple(_remarks(rows)),
+        conclusion=_conclude(rows, pairs) if same and shared else None,
+        remarks=tuple(_list_remarks(rows)),
     )
 
 
-def _measure_of(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None) -> Measure | None:
+def _get_measure(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None) -> Measure | None:
     """Return the measure of a run to show: `wanted`, else the first that all runs have, else its
     first."""
     if wanted is not None:
@@ -186,7 +186,7 @@ def _measure_of(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None)
     return next(iter(common or has), None)
 
 
-def _paired(
+def _pair_scores(
     before: Mapping[str, TaskScore], after: Mapping[str, TaskScore], seed: int
 ) -> dict[str, Any]:
     """Return the fields of `PairedScores` of `after` minus `before`. All pairs use the same draws,
@@ -202,7 +202,7 @@ def _paired(
     return dict(zip((entry.name for entry in fields(PairedScores)), values, strict=True))
 
 
-def _caveats(
+def _list_caveats(
     a: ComparisonRow, b: ComparisonRow, first: set[str], second: set[str]
 ) -> Iterator[str]:
     """Yield the differences between two runs other than their training."""
@@ -231,7 +231,7 @@ def _caveats(
         yield f"other sampling: {a.measure} and {b.measure}"
 
 
-def _conclusion(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]) -> str | None:
+def _conclude(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]) -> str | None:
     """Return a sentence on which run leads on the shared tasks, and over which runs
     significantly."""
     means = {row.run.name: row.means["reward_after"] for row in rows}
@@ -258,7 +258,7 @@ def _conclusion(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]
     return text + "."
 
 
-def _remarks(rows: Sequence[ComparisonRow]) -> Iterator[str]:
+def _list_remarks(rows: Sequence[ComparisonRow]) -> Iterator[str]:
     """Yield sentences on what limits the comparison, then the remarks of each run."""
     rules = dict.fromkeys(row.run.success or "none" for row in rows if row.run.measured)
     if len(rules) > 1:

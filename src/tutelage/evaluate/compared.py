@@ -54,15 +54,15 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
         remarks.append(text.removesuffix("."))
     held_out = grades
     with suppress(OSError, ValueError):  # a later look at other tasks stands aside
-        known = {_task_key(json.loads(x)) for _, x in json_lines(run.tasks("test").read_bytes())}
-        held_out = [grade for grade in grades if _task_key(grade.fields) in known]
+        known = {_hash_task(json.loads(x)) for _, x in json_lines(run.tasks("test").read_bytes())}
+        held_out = [grade for grade in grades if _hash_task(grade.fields) in known]
     # Whether it has a success is decided once, for all of its scores.
     judged = [g for g in held_out if g.reward is not None and g.failure is None]
     defined = rule is not None or all(g.part is not None or g.reward in (0.0, 1.0) for g in judged)
     measured = dict[Measure, tuple[TaskScores, TaskScores]]()
     for measure, labels in figures.labels.items():
         before, after = (
-            _scores([g for g in held_out if g.label == label], figures, rule, defined)
+            _score_tasks([g for g in held_out if g.label == label], figures, rule, defined)
             for label in labels[:2]
         )
         if after.played is None and figures.start_won:
@@ -93,7 +93,7 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
     )
 
 
-def _scores(
+def _score_tasks(
     grades: Sequence[Grade], figures: Figures, rule: Success | None, defined: bool
 ) -> TaskScores:
     """Return the scores of one test by task, without rollouts lost to infrastructure."""
@@ -109,7 +109,7 @@ def _scores(
         right = value is not None and value >= least and grade.failure is None
         failed = figures.failed_reward if grade.failure else None
         reward = grade.reward if failed is None else failed
-        by_task[_task_key(grade.fields)].append((reward, right))
+        by_task[_hash_task(grade.fields)].append((reward, right))
     judged, counts = len(grades) - lost.total(), dict(lost.most_common())
     played = StoredEvaluation(rollouts=len(grades), judged=judged, lost=counts)
     tasks = {
@@ -122,7 +122,7 @@ def _scores(
     return TaskScores({} if played.withheld else tasks, played if grades else None)
 
 
-def _task_key(fields: Mapping[str, Any]) -> str:
+def _hash_task(fields: Mapping[str, Any]) -> str:
     """Return a hash of a task's input and expected fields, or of all fields but the id if it has no
     input."""
     asked = any(name in fields for name in INPUT_FIELDS)

@@ -64,7 +64,7 @@ from tutelage.runs.metrics import rollout_metrics
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.stored_evaluation import evaluation_keys
-from tutelage.runs.trust import code_of
+from tutelage.runs.trust import find_code
 from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import Evaluation, Success, summarise
 from tutelage.store import open_store
@@ -123,7 +123,7 @@ class PolicyEvaluation(RunKind):
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
         """Return the model, grader, test labels and cost of an evaluation."""
-        measure = _measure(stored_settings(files.run, EvaluationConfig))
+        measure = _get_measure(stored_settings(files.run, EvaluationConfig))
         grader, spent = str(files.config.get("reward", "")), None
         known = grader != "llm_judge"  # whose calls are nobody's count
         if "cost" in files.result:
@@ -163,7 +163,7 @@ class PolicyEvaluation(RunKind):
             "agent_mark": None if ready.agent == Figures.BUILT_IN else source_hash(agent.agent),
             "reward": ready.reward,
             "success": ready.success,
-            "code": [] if ready.run is None else code_of(ready.run[0]),
+            "code": [] if ready.run is None else find_code(ready.run[0]),
         }
 
     def record(self, folder: RunFolder) -> None:
@@ -191,7 +191,7 @@ class PolicyEvaluation(RunKind):
         named = {"target": self.target}
         if target_kind(self.target) == "run":
             run = find(self.target)
-            named = {f"target {self.target}": [str(run.policy), *code_of(run)]}
+            named = {f"target {self.target}": [str(run.policy), *find_code(run)]}
         return super().sources(folder) | settings_sources(named, folder)
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
@@ -275,7 +275,7 @@ class PolicyEvaluation(RunKind):
             "seed": self.asked.seed,
             "graded": evaluation.kind.graded,
             **evaluation_keys(
-                f"after_{_measure(self.asked)}", evaluation.record(), evaluation.kind
+                f"after_{_get_measure(self.asked)}", evaluation.record(), evaluation.kind
             ),
             "test_tasks": evaluation.tasks,
             "overlap": {
@@ -333,7 +333,7 @@ def evaluation_folder(output: str | None) -> Generator[RunFolder]:
         yield create(Path(place) / UNKEPT)
 
 
-def recorded(folder: RunFolder) -> Evaluation:
+def load_evaluation(folder: RunFolder) -> Evaluation:
     """Return the summary of the rollouts of a finished run, in the order of its tasks."""
     fields, result = read_object(folder.config), folder.read_result() or {}
     overlap, cost = result["overlap"], Cost(**result["cost"])
@@ -346,5 +346,5 @@ def recorded(folder: RunFolder) -> Evaluation:
     return replace(evaluation, in_training=seen, repeated=repeated, cost=cost)
 
 
-def _measure(asked: EvaluationConfig) -> Measure:
+def _get_measure(asked: EvaluationConfig) -> Measure:
     return "greedy" if asked.sampled_at == 0 else "sampled"

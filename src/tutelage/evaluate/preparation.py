@@ -23,13 +23,13 @@ from tutelage.evaluate.targets import (
     FoundRun,
     agent_to_evaluate,
     check_options,
-    run_of,
+    find_run,
 )
 from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.runs.figures import Figures
 from tutelage.runs.inputs import environment_of
 from tutelage.runs.job_inputs import AGENT_REWARD, ENVIRONMENT_REWARD
-from tutelage.runs.trust import check_trusted, code_of
+from tutelage.runs.trust import check_trusted, find_code
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD
 from tutelage.tasks.dataset import Dataset
 from tutelage.types import Rollout, Task
@@ -65,8 +65,8 @@ def prepare_evaluation(
     `trusted` contains all of it.
     """
     kind = check_options(target, asked)
-    run = run_of(target)
-    trust = trust or (run is not None and {*code_of(run[0])} <= {*trusted})
+    run = find_run(target)
+    trust = trust or (run is not None and {*find_code(run[0])} <= {*trusted})
     own = target if kind == "agent" else None
     if run is not None and run[0].agent.is_file():
         file, _ = run[0].own_agent()

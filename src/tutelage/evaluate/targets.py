@@ -76,7 +76,7 @@ def target_kind(target: str) -> TargetKind:
     return "run"
 
 
-def run_of(target: str) -> FoundRun | None:
+def find_run(target: str) -> FoundRun | None:
     """Return the run that `target` names; None for another kind of target.
 
     Raises `RunError` for an unknown name, and `ConfigError` for a run without a policy.
@@ -95,7 +95,7 @@ def run_of(target: str) -> FoundRun | None:
 # ---------------------------------------------------------------- who plays
 
 
-def server_of(url: str | None, asked: EvaluationConfig) -> Endpoint | None:
+def find_server(url: str | None, asked: EvaluationConfig) -> Endpoint | None:
     """Return the server at `url`, or of the options, with its model. Raises `ConfigError` if none
     answers."""
     url = url or next(iter(asked.endpoint), None)
@@ -145,9 +145,9 @@ def agent_to_evaluate(
         code = [config.agent.agent_type, *([] if own is None else [own])]
         check_trusted(run[0], code, trust=trust)
     if own is not None:
-        found = _own_agent(own, run, config, asked)
+        found = _load_own_agent(own, run, config, asked)
     else:
-        found = _builtin_agent(target, run, config, asked, trust=trust)
+        found = _make_builtin_agent(target, run, config, asked, trust=trust)
     return replace(
         found,
         max_length=None if run is None else config.rollout.max_len,
@@ -162,12 +162,12 @@ def agent_to_evaluate(
     )
 
 
-def _builtin_agent(
+def _make_builtin_agent(
     target: str, run: FoundRun | None, config: RunConfig, asked: EvaluationConfig, *, trust: bool
 ) -> EvaluatedAgent:
     """Return a built-in agent: that of a run, with its policy or another model, or the default
     one."""
-    server = server_of(target if target_kind(target) == "server" else None, asked)
+    server = find_server(target if target_kind(target) == "server" else None, asked)
     weights, kind, tools = target, "hf", dict[str, Tool]()
     turns, tokens = 4 if asked.environment is None else TURNS, 256
     if run is not None:
@@ -220,13 +220,13 @@ def _load(weights: str, config: RunConfig, tools: Sequence[ToolSpec] = ()) -> Po
     return policy
 
 
-def _own_agent(
+def _load_own_agent(
     file: str, run: FoundRun | None, config: RunConfig, asked: EvaluationConfig
 ) -> EvaluatedAgent:
     """Return a user's agent with the models of the options, or the policy of its run."""
     agent, resources = load_agent(file)
     model = next(iter(asked.model), None)
-    named, known = server_of(None, asked), read_endpoints(environment()).get("task")
+    named, known = find_server(None, asked), read_endpoints(environment()).get("task")
     local: Path | None = None
     if named is None and run is not None:
         local = run[0].final_policy()
@@ -272,7 +272,7 @@ def ask(
     limits, and the tokens as they are sampled.
     """
     settings = EvaluationConfig(test=(UNKEPT,), **asked.model_dump())
-    progress, kind, run = progress or Progress(), check_options(target, settings), run_of(target)
+    progress, kind, run = progress or Progress(), check_options(target, settings), find_run(target)
     if kind in ("model", "server") and fields and not asked.tools:
         raise ConfigError(
             f"the field {next(iter(fields))!r} is not used: {target!r} has no tools; pass tools "
@@ -285,17 +285,17 @@ def ask(
     progress.start("ask", {"tokens": evaluated_agent.tokens()})
     progress.evaluation("ask", 0, 1)
     played = list[Rollout]()
-    work = evaluated_agent.play([spec], _ungraded, UNKEPT, lambda r, cost: played.append(r))
+    work = evaluated_agent.play([spec], _no_reward, UNKEPT, lambda r, cost: played.append(r))
     asyncio.run(work)
     return played[0]
 
 
 @reward_function(name="ungraded")
-def _ungraded(task: Task) -> float:
+def _no_reward(task: Task) -> float:
     return 0.0
 
 
-def served(target: str, *, slots: int, max_length: int | None, seed: int) -> ServedPolicy:
+def load_served(target: str, *, slots: int, max_length: int | None, seed: int) -> ServedPolicy:
     """Return the policy of a run or a model as a chat client, for use in one event loop.
 
     `max_length` is the context length in tokens; default: the run's, or the model's, bounded by
@@ -309,7 +309,7 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
             "huggingface.co, with --upstream URL that of a server"
         )
     asked = EvaluationConfig(test=(UNKEPT,), tools=())
-    evaluated_agent = agent_to_evaluate(target, run_of(target), None, asked)
+    evaluated_agent = agent_to_evaluate(target, find_run(target), None, asked)
     policy = evaluated_agent.policy
     wanted = max_length or evaluated_agent.max_length
     engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")

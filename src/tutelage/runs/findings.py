@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from tutelage.runs.health import Finding, Metrics, Setup, examine
-from tutelage.runs.misled import misled
+from tutelage.runs.misled import examine_learning
 from tutelage.types import JSON
 
 
-def keep(
+def add_findings(
     kept: list[JSON], steps: Sequence[Metrics], setup: Setup, *, number: int, run: str = "RUN"
 ) -> list[Finding]:
     """Update `kept`, the findings of `run`, after step `number`, the last of `steps`, and return
@@ -23,7 +23,7 @@ def keep(
     A finding that no longer holds is kept with the step that ended it.
     """
     new: list[Finding] = []
-    found = (*examine(steps, setup), *misled(steps, setup))
+    found = (*examine(steps, setup), *examine_learning(steps, setup))
     holding = {finding.name: finding for finding in found}
     for entry in kept:
         finding = holding.pop(entry["name"], None)
@@ -39,7 +39,7 @@ def keep(
     return new
 
 
-def warnings_of(kept: Sequence[JSON], unit: str = "step") -> list[str]:
+def list_warnings(kept: Sequence[JSON], unit: str = "step") -> list[str]:
     """Return the warnings among the findings of a run, each with the steps for which it held."""
     out: list[str] = []
     for entry in kept:

@@ -43,18 +43,18 @@ def fingerprint_file(folder: RunFolder) -> Path:
 def keep_fingerprint(folder: RunFolder, config: JSON, sources: Mapping[str, str]) -> None:
     """Write the fingerprint of a run. The configuration that the folder has now stays valid, so
     that replacing it next may be interrupted."""
-    before = _digest(read_object(folder.config))
+    before = _hash_json(read_object(folder.config))
     content = {"config": config, "before": before, "sources": dict(sources)}
     write_json(fingerprint_file(folder), content)
 
 
-def edits(folder: RunFolder) -> list[str]:
+def config_edits(folder: RunFolder) -> list[str]:
     """Return how `config.json` differs from the configuration that the run started with.
 
     Raises `RunError` for a folder without a fingerprint.
     """
-    kept, now = _kept(folder), read_object(folder.config)
-    if _digest(now) == kept["before"] or now == kept["config"]:
+    kept, now = _read_fingerprint(folder), read_object(folder.config)
+    if _hash_json(now) == kept["before"] or now == kept["config"]:
         return []
     was, now = dict(flatten(kept["config"])), dict(flatten(now))
     odd = [key for key in {**was, **now} if was.get(key) != now.get(key)]
@@ -62,9 +62,9 @@ def edits(folder: RunFolder) -> list[str]:
     return [f"{folder.config.name} was edited: {', '.join(lines[:5])}"]
 
 
-def changes(folder: RunFolder, sources: Mapping[str, str]) -> list[str]:
+def source_changes(folder: RunFolder, sources: Mapping[str, str]) -> list[str]:
     """Return texts on the sources that have changed since the run began."""
-    before: dict[str, str] = _kept(folder)["sources"]
+    before: dict[str, str] = _read_fingerprint(folder)["sources"]
     here = f", seen from {str(Path.cwd())!r}"
     far = {name for name in before if "/" in name and name[0] not in "/~"}
     gone = [f"{n} is missing{here * (n in far)}" for n in before if n not in sources]
@@ -80,7 +80,7 @@ def settings_sources(settings: JSON, folder: RunFolder) -> dict[str, str]:
         if key.rpartition(".")[2] in _NOT_CONTENT:
             continue
         for text in iter_texts(value):
-            mark = _mark(text, folder)
+            mark = _hash_reference(text, folder)
             if mark is not None:
                 values[f"{text} ({key})"] = mark
     return values
@@ -101,13 +101,13 @@ def agent_sources(
         values["the environment"] = source_hash(environment)
     for name, value in resources.items():
         if isinstance(value, Tool):
-            values[f"the tool {name}"] = f"{_digest(shown(value))} {source_hash(value.fn)}"
+            values[f"the tool {name}"] = f"{_hash_json(shown(value))} {source_hash(value.fn)}"
         elif not isinstance(value, LLM):
-            values[f"the resource {name}"] = _digest(shown(value))
+            values[f"the resource {name}"] = _hash_json(shown(value))
     for name, tasks in splits.items():
         if tasks is not None:
             rows = [{**task.fields, "id": task.id} for task in tasks]
-            values[f"the {name} tasks"] = _digest(rows)
+            values[f"the {name} tasks"] = _hash_json(rows)
     return values
 
 
@@ -119,7 +119,7 @@ def shown(value: object) -> str:
     return _ADDRESS.sub("", pprint.pformat(value, width=1))
 
 
-def _mark(text: str, folder: RunFolder) -> str | None:
+def _hash_reference(text: str, folder: RunFolder) -> str | None:
     """Return a hash of the file or folder that a value names; None if it names none of the
     user's."""
     file, _, name = text.rpartition(":")
@@ -141,7 +141,7 @@ def _mark(text: str, folder: RunFolder) -> str | None:
         return None  # who reads it says so
 
 
-def _kept(folder: RunFolder) -> JSON:
+def _read_fingerprint(folder: RunFolder) -> JSON:
     remarks: list[str] = []
     values = read_object(fingerprint_file(folder), remarks)
     if {"config", "before", "sources"} <= set(values):
@@ -153,6 +153,6 @@ def _kept(folder: RunFolder) -> JSON:
     )
 
 
-def _digest(value: Any) -> str:
+def _hash_json(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=repr)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

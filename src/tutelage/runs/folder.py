@@ -126,7 +126,7 @@ class RunFolder:
         missing."""
         if not self.agent.is_file():
             return None, None
-        found = _object(self.agent, self.agent.read_bytes(), "restore it")
+        found = _parse_object(self.agent, self.agent.read_bytes(), "restore it")
         file, reward = found.get("file"), found.get("reward")
         return Path(file) if isinstance(file, str) else None, reward
 
@@ -134,19 +134,19 @@ class RunFolder:
         """Return the outcome; None until the run has ended."""
         if not self.result.is_file():
             return None
-        return _object(self.result, self.result.read_bytes(), "remove it, and resume the run")
+        return _parse_object(self.result, self.result.read_bytes(), "remove it, and resume the run")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return all complete lines of metrics, without one that a kill truncated."""
-        return list(_lines(self.metrics))
+        return list(_read_lines(self.metrics))
 
     def read_events(self) -> list[dict[str, Any]]:
         """Return the complete events, like `read_metrics`."""
-        return list(_lines(self.events))
+        return list(_read_lines(self.events))
 
     def read_costs(self) -> list[dict[str, Any]]:
         """Return the complete costs, like `read_metrics`."""
-        return list(_lines(self.costs))
+        return list(_read_lines(self.costs))
 
 
 def create(path: Path) -> RunFolder:
@@ -157,7 +157,7 @@ def create(path: Path) -> RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         (path / "checkpoints").mkdir(exist_ok=True)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _write_error(path, error) from error
     return RunFolder(path)
 
 
@@ -170,12 +170,12 @@ def check_vacant(path: Path) -> None:
             "a permanent folder, such as --output /shared/NAME"
         )
     try:
-        held = _content(path)
+        held = _describe_content(path)
         there = next(place for place in (path, *path.absolute().parents) if place.exists())
         if held is None and not os.access(there, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _write_error(path, error) from error
     if held is None:
         return
     if (path / "config.json").is_file():
@@ -183,27 +183,27 @@ def check_vacant(path: Path) -> None:
             f"the output folder {str(path)!r} is not empty; choose another --output. "
             f"{resume_hint(path)}"
         )
-    if is_held(RunFolder(path)):
+    if is_locked(RunFolder(path)):
         raise RunBusyError(
             f"another process is starting a run in {str(path)!r}; choose another --output"
         )
     raise RunError(f"the output folder {str(path)!r} is not empty: {held}; choose another --output")
 
 
-def _unwritable(path: Path, error: OSError) -> RunError:
+def _write_error(path: Path, error: OSError) -> RunError:
     reason = error.strerror or str(error)
     return RunError(
         f"cannot write to {str(path)!r}: {reason}; make it writable, or choose another --output"
     )
 
 
-def _content(path: Path) -> str | None:
+def _describe_content(path: Path) -> str | None:
     """Describe what a folder contains besides files of a run that ended before its `config.json`;
     None for nothing else. Without the lock file of such a run, its files may be the user's."""
     names = {SERVER_LOG}
     if files.folder_content(path / "checkpoints") is None:
         names.add("checkpoints")  # empty, it is what a run has made that was killed at once
-    if (path / LOCK).is_file() and not is_held(RunFolder(path)):
+    if (path / LOCK).is_file() and not is_locked(RunFolder(path)):
         names |= {LOCK, *_RECORDS, *files.temporary_names(path)}
         if not (path / "tasks").is_symlink():
             names.add("tasks")
@@ -211,7 +211,7 @@ def _content(path: Path) -> str | None:
 
 
 def _remove_records(path: Path) -> None:
-    """Remove the files that a run writes before its configuration, if `_content` is None."""
+    """Remove the files that a run writes before its configuration, if `_describe_content` is None."""
     with suppress(OSError):
         files.remove_temporary(path / "tasks")
         for name in _RECORDS:
@@ -226,7 +226,7 @@ def find(name: str, runs: Path = RUNS) -> RunFolder:
         return RunFolder(direct)
     if (direct / LOCK).is_file() and not (direct / "config.json").exists():
         ended = "stopped before it started: run the same command again"
-        state = "has not started yet; wait for it" if is_held(RunFolder(direct)) else ended
+        state = "has not started yet; wait for it" if is_locked(RunFolder(direct)) else ended
         raise RunError(f"the run in {name!r} {state}")
     known = every(runs)
     run_folders = [f for f in known if f.name.startswith(name)]
@@ -337,7 +337,7 @@ def append_json(path: Path, data: Mapping[str, Any]) -> None:
 def keep_lines(path: Path, count: int) -> None:
     """Truncate a JSONL file to its first `count` lines, as a resume does after a kill."""
     if path.is_file():
-        lines = [json.dumps(line, allow_nan=False) for line in _lines(path)]
+        lines = [json.dumps(line, allow_nan=False) for line in _read_lines(path)]
         write_text(path, "".join(line + "\n" for line in lines[:count]))
 
 
@@ -360,11 +360,11 @@ def locked(folder: RunFolder) -> Generator[None]:
     """
     import fcntl
 
-    own = _content(folder.path) is None  # asked before this process's lock is there
+    own = _describe_content(folder.path) is None  # asked before this process's lock is there
     try:
         lock = (folder.path / LOCK).open("w")
     except OSError as error:
-        raise _unwritable(folder.path, error) from error
+        raise _write_error(folder.path, error) from error
     with lock as file:
         for last in (False, True):
             try:
@@ -382,17 +382,17 @@ def locked(folder: RunFolder) -> Generator[None]:
         try:
             yield
         except BaseException:
-            _drop(folder, own=own)
+            _remove(folder, own=own)
             raise
 
 
-def drop_if_empty(folder: RunFolder) -> None:
+def remove_if_empty(folder: RunFolder) -> None:
     """Remove the folder of a run that ended before it began, unless a process has its lock."""
-    if not is_held(folder):
-        _drop(folder, own=_content(folder.path) is None)
+    if not is_locked(folder):
+        _remove(folder, own=_describe_content(folder.path) is None)
 
 
-def _drop(folder: RunFolder, *, own: bool) -> None:
+def _remove(folder: RunFolder, *, own: bool) -> None:
     """Remove the folder of a run without a configuration; with `own` also the files that the run
     wrote before it."""
     if folder.config.is_file():
@@ -406,7 +406,7 @@ def _drop(folder: RunFolder, *, own: bool) -> None:
             path.rmdir()
 
 
-def is_held(folder: RunFolder) -> bool:
+def is_locked(folder: RunFolder) -> bool:
     """Return True if a process is working on a run."""
     import fcntl
 
@@ -420,15 +420,15 @@ def is_held(folder: RunFolder) -> bool:
     return False
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         return
     whole = path.read_bytes().rpartition(b"\n")[0]  # a line without its end was cut off by a kill
     for number, line in json_lines(whole):
-        yield _object(path, line, f"restore a copy, or remove line {number}")
+        yield _parse_object(path, line, f"restore a copy, or remove line {number}")
 
 
-def _object(path: Path, text: bytes, way: str) -> dict[str, Any]:
+def _parse_object(path: Path, text: bytes, way: str) -> dict[str, Any]:
     """Return the JSON object of a text from a run's file. Raises `RunError` for any other text."""
     try:
         found = json.loads(text)

@@ -123,7 +123,7 @@ def _constant_reward(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     """Find that all rollouts of the run have earned the same reward."""
     if (values := _reward_range(steps)) is None or values[0] != values[1]:
         return None
-    value, count = values[0], int(_total(steps, "rollout/judged"))
+    value, count = values[0], int(_sum(steps, "rollout/judged"))
     enough = SPARSE_ROLLOUTS if value <= 0 else MANY_ROLLOUTS
     enough = FIRST_ROLLOUTS if setup.ended else enough
     least = 1 if setup.ended else FEW_STEPS
@@ -156,7 +156,7 @@ def _flat_groups(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
         return None
     enough = flat >= FEW_STEPS + 1 and flat * setup.groups >= MANY_GROUPS
     if here[0] == here[1]:  # nothing at all is earned: rewards may be sparse
-        enough = flat >= FEW_STEPS + 1 and _total(tail, "rollout/judged") >= MANY_ROLLOUTS
+        enough = flat >= FEW_STEPS + 1 and _sum(tail, "rollout/judged") >= MANY_ROLLOUTS
     if here[0] == everything[1]:  # they earn the most that there is
         return None
     mean = _mean(tail, "reward/mean")
@@ -177,7 +177,7 @@ def _flat_groups(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 def _solved(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     """Find that every rollout earns the maximum."""
     everything = _reward_range(steps)
-    tail = _last(steps, MANY_ROLLOUTS)
+    tail = _last_steps(steps, MANY_ROLLOUTS)
     here = _reward_range(tail)
     if everything is None or here is None or everything[0] == everything[1]:
         return None
@@ -209,7 +209,7 @@ def _reward_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     if now - least > COLLAPSED * (then - least) or then - now <= SURE * error:
         return None
     text = f"the mean reward has fallen from {then:.3g} to {now:.3g} in the last {size} steps"
-    return Finding("reward_collapse", text, _gentler(setup))
+    return Finding("reward_collapse", text, _smaller_lr(setup))
 
 
 def _diverged(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
@@ -218,7 +218,7 @@ def _diverged(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     bad = [n for n in names if not math.isfinite(steps[-1].get(n, 0.0))]
     if not bad:
         return None
-    return Finding("diverged", f"{', '.join(bad)} is not a finite number", _gentler(setup))
+    return Finding("diverged", f"{', '.join(bad)} is not a finite number", _smaller_lr(setup))
 
 
 def _entropy_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
@@ -251,7 +251,7 @@ def _entropy_explosion(steps: Sequence[Metrics], setup: Setup) -> Finding | None
     if now < first + ENTROPY_RISE or now < ENTROPY_FACTOR * first:
         return None
     text = f"the entropy has risen from {first:.2g} to {now:.2g} nats per token"
-    remedy = f"a smaller actor.entropy_coeff; {_gentler(setup)}"
+    remedy = f"a smaller actor.entropy_coeff; {_smaller_lr(setup)}"
     return Finding("entropy_explosion", text, remedy)
 
 
@@ -268,7 +268,7 @@ def _kl_jump(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     )
     if not jumped:
         text = f"the policy is {away[-1]:.3g} nats per token from its reference (kl/ref)"
-    return Finding("kl_jump", text, _gentler(setup))
+    return Finding("kl_jump", text, _smaller_lr(setup))
 
 
 def _mismatch(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
@@ -280,7 +280,7 @@ def _mismatch(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     return Finding("mismatch", text, "rollout.correction=token_tis, or rollout.name=native")
 
 
-def _gentler(setup: Setup) -> str:
+def _smaller_lr(setup: Setup) -> str:
     rate = "" if setup.rate is None else f", which is {setup.rate:g}"
     return (
         f"a smaller actor.optim.lr{rate} (a tenth of it), actor.optim.warmup_steps, or a KL "
@@ -290,7 +290,7 @@ def _gentler(setup: Setup) -> str:
 
 def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     """Find that half of the rollouts or more were truncated."""
-    if (values := _share(steps, "rollout/truncated")) is None:
+    if (values := _count_share(steps, "rollout/truncated")) is None:
         return None
     cut, total = values
     text = (
@@ -300,13 +300,13 @@ def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     before = steps[0].get("rollout/truncated", 0.0)
     if before < HALF / 2:
         grown = f"{text}; in the first step {before:.0%} were"
-        return Finding("truncated", grown, f"{_gentler(setup)}; or more room ({setup.limits})")
+        return Finding("truncated", grown, f"{_smaller_lr(setup)}; or more room ({setup.limits})")
     return Finding("truncated", text, f"give them more room ({setup.limits})")
 
 
 def _failed(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     """Find that half of the rollouts or more failed."""
-    if (values := _share(steps, "rollout/failed")) is None:
+    if (values := _count_share(steps, "rollout/failed")) is None:
         return None
     failed, total = values
     causes = {name: steps[-1].get(name, 0.0) for name in _CAUSES}
@@ -359,7 +359,7 @@ def _near_maximum(steps: Sequence[Metrics], mean: float) -> bool:
     return mean >= least + NEAR_MAXIMUM * (top - least)
 
 
-def _total(steps: Sequence[Metrics], name: str) -> float:
+def _sum(steps: Sequence[Metrics], name: str) -> float:
     return sum(s.get(name, 0.0) for s in steps)
 
 
@@ -368,15 +368,15 @@ def _mean(steps: Sequence[Metrics], name: str) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _last(steps: Sequence[Metrics], rollouts: int) -> Sequence[Metrics]:
+def _last_steps(steps: Sequence[Metrics], rollouts: int) -> Sequence[Metrics]:
     """Return the last steps with at least `rollouts` judged rollouts, three steps at least."""
     for count in range(FEW_STEPS, min(len(steps), PATIENCE) + 1):
-        if _total(steps[-count:], "rollout/judged") >= rollouts or count == PATIENCE:
+        if _sum(steps[-count:], "rollout/judged") >= rollouts or count == PATIENCE:
             return steps[-count:]
     return ()
 
 
-def _share(steps: Sequence[Metrics], name: str) -> tuple[int, int] | None:
+def _count_share(steps: Sequence[Metrics], name: str) -> tuple[int, int] | None:
     """Return (rollouts counted by `name`, all rollouts) of the last steps, if it was half or more
     in each of them."""
     length = 0
@@ -385,7 +385,7 @@ def _share(steps: Sequence[Metrics], name: str) -> tuple[int, int] | None:
             break
         length += 1
     tail = steps[len(steps) - length :]
-    total = int(_total(tail, "rollout/number"))
+    total = int(_sum(tail, "rollout/number"))
     first = len(steps) == length == 1 and total >= FIRST_ROLLOUTS
     enough = length >= FEW_STEPS and (total >= SOME_ROLLOUTS or length >= PATIENCE)
     if not (first or enough):

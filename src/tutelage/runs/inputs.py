@@ -95,14 +95,14 @@ def load_demonstration_rows(config: RunConfig) -> DemonstrationRows:
             read = load_demonstrations([name])
             origins.append(name)
         else:
-            read, tasks, origin = _successes(find(name), config.reward.success)
+            read, tasks, origin = _read_successes(find(name), config.reward.success)
             solved += tasks
             origins.append(origin)
         rows += read
     return DemonstrationRows(rows, solved, "; ".join(origins))
 
 
-def _successes(
+def _read_successes(
     folder: RunFolder, success: str | None
 ) -> tuple[list[Demonstration], list[Task], str]:
     """Return the successful rollouts of an evaluation as rows, their tasks, and a text on their
@@ -157,7 +157,7 @@ def reward_of(config: RunConfig) -> RewardFunction | None:
     """Return the reward of the configuration; None if the environment gives the rewards."""
     if config.environment.name is not None and config.agent.reward_name is None:
         return None
-    return resolve_reward(config.agent.reward_name or EMBEDDED_REWARD, _options(config))
+    return resolve_reward(config.agent.reward_name or EMBEDDED_REWARD, _tool_options(config))
 
 
 def load_tools(config: RunConfig) -> dict[str, Tool]:
@@ -168,10 +168,10 @@ def load_tools(config: RunConfig) -> dict[str, Tool]:
     usual = () if config.environment.name is not None else usual
     own = AGENTS.find(config.agent.agent_type).own_tools or usual
     asked = config.agent.tools
-    return resolve_tools(own if asked is None else asked, _options(config))
+    return resolve_tools(own if asked is None else asked, _tool_options(config))
 
 
-def _options(config: RunConfig) -> ToolOptions:
+def _tool_options(config: RunConfig) -> ToolOptions:
     return ToolOptions(
         search_index=config.tools.search_index,
         judge_base_url=config.judge.base_url,
@@ -203,26 +203,26 @@ def load_tasks(config: RunConfig, environment: EnvironmentFactory | None = None)
         if data.val_files or data.test_files:
             raise ConfigError("--val and --test need --train; pass training tasks as well")
         if config.recipe == "word-problems":
-            return _word_problems(config, limit, tested)
+            return _load_word_problems(config, limit, tested)
         level = data.level
         return Tasks(
             train=make_tasks(level, "train", data.train_tasks or TRAIN_TASKS, config.seed),
             val=make_tasks(level, "val", limit, config.seed),
             test=make_tasks(level, "test", tested or limit, config.seed),
-            shown=_shown(level, config),
+            shown=_demonstrated_tasks(level, config),
             skill=make_tasks("default", "val", min(100, limit), config.seed),
         )
     asked = environment is None  # an environment may ask the question itself
-    train = _files(data.train_files, asked)[: data.train_tasks]
+    train = _load_files(data.train_files, asked)[: data.train_tasks]
     if data.val_files:
-        val = _files(data.val_files, asked)
+        val = _load_files(data.val_files, asked)
     else:
         train, val = held_out(train, limit, "--val")
-    test = _files(data.test_files, asked) if data.test_files else val
+    test = _load_files(data.test_files, asked) if data.test_files else val
     return Tasks(train, val[: config.trainer.val_tasks], test[:tested])
 
 
-def _word_problems(config: RunConfig, val: int, test: int | None) -> Tasks:
+def _load_word_problems(config: RunConfig, val: int, test: int | None) -> Tasks:
     """Return training and validation tasks by the run's seed, with fixed demonstrations and test
     tasks."""
     level, seed, kinds = config.data.level, config.seed, LEVELS[config.data.level]
@@ -257,7 +257,7 @@ def training_tasks(config: RunConfig) -> Sequence[Task]:
 def load_test_tasks(config: RunConfig) -> Sequence[Task]:
     """Return the checked test tasks of the configured files; empty without files."""
     files = config.data.test_files
-    return _files(files)[: most_test_tasks(config)] if files else ()
+    return _load_files(files)[: most_test_tasks(config)] if files else ()
 
 
 def drawn_val_tasks(config: RunConfig) -> int:
@@ -270,7 +270,7 @@ def most_test_tasks(config: RunConfig) -> int | None:
     return config.trainer.test_tasks or config.trainer.val_tasks
 
 
-def _shown(level: str, config: RunConfig) -> list[Task]:
+def _demonstrated_tasks(level: str, config: RunConfig) -> list[Task]:
     """Return tasks of the default level, and of the harder one at the rate of `sft.hard_share`."""
     easy = make_tasks("default", "train", TRAIN_TASKS, config.seed)
     if level == "default":
@@ -281,7 +281,7 @@ def _shown(level: str, config: RunConfig) -> list[Task]:
     return [h if rng.random() < share else e for h, e in zip(hard, easy, strict=True)]
 
 
-def _files(paths: Sequence[str], input_required: bool = True) -> Sequence[Task]:
+def _load_files(paths: Sequence[str], input_required: bool = True) -> Sequence[Task]:
     read = Dataset[Any].load if input_required else Dataset[Any].recorded
     if len(paths) == 1:
         return read(paths[0])

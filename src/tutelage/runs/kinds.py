@@ -21,7 +21,7 @@ from tutelage.runs.fingerprint import keep_fingerprint, settings_sources
 from tutelage.runs.folder import RunFolder, write_json
 from tutelage.runs.launched import follows, launched_ranks
 from tutelage.runs.progress import Progress
-from tutelage.runs.trust import remember
+from tutelage.runs.trust import record_trust
 from tutelage.types import JSON, ToolSpec
 
 if TYPE_CHECKING:
@@ -115,11 +115,11 @@ class RunKind(Protocol):
     def config(self) -> JSON:
         """Return the content of `config.json`, without the kind."""
         head = self.head
-        return {"config": {"recipe": head.recipe, **_told(head.settings)}}
+        return {"config": {"recipe": head.recipe, **_dump(head.settings)}}
 
     def difference(self, folder: RunFolder) -> str | None:
         """Return how the run in a folder differs from this one; None if they are the same."""
-        was, now = (_told(s) for s in (stored_settings(folder, self.model), self.head.settings))
+        was, now = (_dump(s) for s in (stored_settings(folder, self.model), self.head.settings))
         changed = [key for key in now if key not in self.free and was[key] != now[key]]
         keys = [f"{key} ({was[key]!r}, now {now[key]!r})" for key in changed[:5]]
         return f"was started with other settings: {', '.join(keys)}" if keys else None
@@ -127,7 +127,7 @@ class RunKind(Protocol):
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Return hashes of the run's sources besides its keys: files, code, tasks. The names are
         shown to users. A run is resumed only if they are unchanged."""
-        return settings_sources(_told(self.head.settings), folder)
+        return settings_sources(_dump(self.head.settings), folder)
 
     def extends(self, folder: RunFolder) -> bool:
         """Return True if this is the run in a folder with more work, such as more steps."""
@@ -138,7 +138,7 @@ class RunKind(Protocol):
         config: JSON = {"kind": self.name, **self.config()}
         keep_fingerprint(folder, config, self.sources(folder))
         write_json(folder.config, config)
-        remember(folder)
+        record_trust(folder)
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
         """Return this run as its folder has it, with the objects of the caller."""
@@ -208,7 +208,7 @@ def stored_settings(folder: RunFolder, model: type[S]) -> S:
         ) from error
 
 
-def _told(settings: RunSettings) -> JSON:
+def _dump(settings: RunSettings) -> JSON:
     """Return the settings as JSON, without the output folder."""
     return settings.model_dump(mode="json", exclude={"output", "allow_changes"})
 

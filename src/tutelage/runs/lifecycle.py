@@ -19,7 +19,7 @@ from typing import Any
 
 from tutelage.errors import RunError, TutelageError
 from tutelage.runs.figures import read_object
-from tutelage.runs.fingerprint import changes, edits, keep_fingerprint
+from tutelage.runs.fingerprint import config_edits, keep_fingerprint, source_changes
 from tutelage.runs.folder import (
     RunFolder,
     append_json,
@@ -41,7 +41,7 @@ from tutelage.runs.loggers import Logger, check_loggers, open_loggers
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command, resume_hint
 from tutelage.runs.signals import StopSignal, deferred_signals
-from tutelage.runs.stored import check_owner, claim_name, id_in, stored_row
+from tutelage.runs.stored import check_owner, claim_name, find_run_id, stored_row
 from tutelage.store import Listener, Store, StoreWriter, open_store
 from tutelage.types import JSON, RolloutStatus
 
@@ -104,7 +104,7 @@ def start(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     An interruption by Ctrl-C or a signal is raised as `KeyboardInterrupt` after everything is
     saved.
     """
-    return _to_its_end(type(asked), begin(asked, folder, progress))
+    return _run_to_end(type(asked), begin(asked, folder, progress))
 
 
 def resume(
@@ -119,7 +119,7 @@ def resume(
 
     Raises `RunError` if a source of the run has changed, unless `allow_changes` is True.
     """
-    return _to_its_end(kind, _go_on(kind, folder, progress, asked, allow_changes=allow_changes))
+    return _run_to_end(kind, _resume(kind, folder, progress, asked, allow_changes=allow_changes))
 
 
 async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
@@ -132,7 +132,7 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     if folder.config.is_file():
         check_place(asked, folder)
         allowed = asked.head.settings.allow_changes
-        return await _go_on(
+        return await _resume(
             type(asked), folder, progress, asked, allow_changes=allowed, same_result=True
         )
     if not folder.path.is_dir():
@@ -146,14 +146,14 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
             claim_name(asked.head, folder)
             asked.record(folder)
             asked.begin(folder)
-            return await _work(asked, folder, progress)
+            return await _run_phases(asked, folder, progress)
 
 
 def check_place(asked: RunKind, folder: RunFolder) -> None:
     """Raise `RunError` if the folder holds another run."""
     check_kind(type(asked), folder)
     if folder.config.is_file() and (difference := asked.difference(folder)):
-        raise _taken(folder, difference)
+        raise _occupied_error(folder, difference)
 
 
 def check_kind(kind: type[RunKind], folder: RunFolder) -> None:
@@ -161,17 +161,17 @@ def check_kind(kind: type[RunKind], folder: RunFolder) -> None:
     if not folder.config.is_file():
         check_vacant(folder.path)
     elif (name := name_of(folder)) != kind.name:
-        raise _taken(folder, f"is of the kind {name!r}")
+        raise _occupied_error(folder, f"is of the kind {name!r}")
 
 
-def _taken(folder: RunFolder, difference: str) -> RunError:
+def _occupied_error(folder: RunFolder, difference: str) -> RunError:
     return RunError(
         f"the run in {str(folder.path)!r} {difference}; choose another --output, or continue that "
         f"run. {resume_hint(folder.path)}"
     )
 
 
-def _to_its_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:
+def _run_to_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:
     """Run the work and return its result, in an event loop if its phases await."""
     if kind.awaits:
         return asyncio.run(work)
@@ -183,7 +183,7 @@ def _to_its_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:
     raise RunError(f"a phase of the kind {kind.name!r} uses await; set awaits = True in its class")
 
 
-async def _go_on(
+async def _resume(
     kind: type[RunKind],
     folder: RunFolder,
     progress: Progress,
@@ -218,7 +218,7 @@ async def _go_on(
             begun = folder.metrics.is_file() or any(folder.checkpoints.glob("step_*"))
             if begun and left.head.store is None and not folder.store.is_file():
                 progress.note("Warning: store.db is missing: earlier rollouts are lost")
-            return await _work(left, folder, progress)
+            return await _run_phases(left, folder, progress)
 
 
 def _check_sources(
@@ -232,7 +232,7 @@ def _check_sources(
     """Raise `RunError` if configuration, agent, reward, tools, model or tasks have changed since
     the run began; if changes are allowed, report them and return the current sources."""
     sources = asked.sources(folder)
-    names = [*edits(folder), *changes(folder, sources)]
+    names = [*config_edits(folder), *source_changes(folder, sources)]
     if not names:
         return None
     message, place = ", ".join(names[:5]), str(folder.path)
@@ -280,7 +280,7 @@ def opened(
         with deferred_signals():
             store = stack.enter_context(open_store(head.store or folder.store))
             writer = stack.enter_context(StoreWriter(store, also=sent))
-            run_id = id_in(store, folder, own=head.store is None)
+            run_id = find_run_id(store, folder, own=head.store is None)
             store.put_run(run_id, **stored_row(head, folder, read_object(folder.config)))
         stack.callback(lambda: closing.enter_context(deferred_signals()))
         events = folder.read_events()
@@ -290,13 +290,13 @@ def opened(
 # ---------------------------------------------------------------- the work, and its end
 
 
-async def _work(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
+async def _run_phases(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     """Run all remaining phases, then write the result and the report."""
     with opened(asked.head, folder, progress, patient=asked.finishes_step) as run:
         asked.open(run)
         # That of the process before tells nothing of what this one does, were it killed.
         folder.result.unlink(missing_ok=True)
-        with ending(run, asked.result):
+        with record_outcome(run, asked.result):
             for name, phase in asked.phases():
                 if name in asked.done:
                     continue
@@ -310,28 +310,28 @@ async def _work(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
 
 
 @contextmanager
-def ending(run: Run, result: Callable[[str], JSON | None]) -> Generator[None]:
+def record_outcome(run: Run, result: Callable[[str], JSON | None]) -> Generator[None]:
     """Write how the work ended, to the folder and to the store: `result` describes each status."""
     try:
         yield
     except KeyboardInterrupt:
-        _end(run, RolloutStatus.CANCELLED, result(STOPPED))
+        _finish(run, RolloutStatus.CANCELLED, result(STOPPED))
         raise
     except asyncio.CancelledError:
         with suppress(Exception):
-            _end(run, RolloutStatus.CANCELLED, result(STOPPED))
+            _finish(run, RolloutStatus.CANCELLED, result(STOPPED))
         raise
     except BaseException:
         # The disk may be what failed: whatever cannot be written now must not hide the reason.
         with suppress(TutelageError):
-            _end(run, RolloutStatus.FAILED, result(FAILED))
+            _finish(run, RolloutStatus.FAILED, result(FAILED))
         raise
     finally:
         run.progress.finish()
-    _end(run, RolloutStatus.FAILED if run.failed else RolloutStatus.SUCCEEDED, result(FINISHED))
+    _finish(run, RolloutStatus.FAILED if run.failed else RolloutStatus.SUCCEEDED, result(FINISHED))
 
 
-def _end(run: Run, status: RolloutStatus, result: JSON | None) -> None:
+def _finish(run: Run, status: RolloutStatus, result: JSON | None) -> None:
     """Write the result to the folder and to the store."""
     with deferred_signals():
         run.writer.flush()

@@ -66,7 +66,7 @@ def open_loggers(head: RunHeader, folder: RunFolder, progress: Progress) -> Gene
 
     They contain the run's earlier lines. Raises `RunError` if a logger cannot be reached.
     """
-    makers = {"tensorboard": _TensorBoardLogger, "wandb": _wandb, "mlflow": _MLflowLogger}
+    makers = {"tensorboard": _TensorBoardLogger, "wandb": _open_wandb, "mlflow": _MLflowLogger}
     with ExitStack() as stack:
         loggers: list[Logger] = []
         for name in dict.fromkeys(head.loggers):
@@ -77,7 +77,7 @@ def open_loggers(head: RunHeader, folder: RunFolder, progress: Progress) -> Gene
         yield loggers
 
 
-def numbers(line: Mapping[str, Any]) -> dict[str, float]:
+def select_numbers(line: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers of a line by the names that loggers show."""
     front = "" if line["phase"] in OWN_NAMES else f"{line['phase']}/"
     skipped = ("phase", "step", "tick")
@@ -102,7 +102,7 @@ class _TensorBoardLogger:
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Log one scalar per number."""
-        for name, value in numbers(line).items():
+        for name, value in select_numbers(line).items():
             self._writer.add_scalar(name, value, line["tick"])
 
     def close(self) -> None:
@@ -149,15 +149,15 @@ class _WandbLogger:
     def log(self, line: Mapping[str, Any]) -> None:
         """Log all numbers of a tick at once."""
         if line["tick"] >= self._next:
-            self._run.log(numbers(line), step=line["tick"])
+            self._run.log(select_numbers(line), step=line["tick"])
 
     def close(self) -> None:
         """Wait until everything is written or sent."""
         self._run.finish()
 
 
-def _wandb(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
-    identifier = _kept(folder, "wandb", lambda: os.urandom(4).hex())
+def _open_wandb(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
+    identifier = _get_identifier(folder, "wandb", lambda: os.urandom(4).hex())
     if os.environ.get("WANDB_MODE", "") != "offline" and _has_wandb_login():
         try:
             return _WandbLogger(head, folder, identifier, offline=False)
@@ -203,7 +203,7 @@ class _MLflowLogger:
             uri = (folder.path / "mlflow").resolve().as_uri()
         try:
             self._client: Any = MlflowClient(tracking_uri=uri)
-            self._run = _kept(folder, "mlflow", lambda: self._create(head, folder))
+            self._run = _get_identifier(folder, "mlflow", lambda: self._create(head, folder))
             seen = self._client.get_metric_history(self._run, "tick")
         except (MlflowException, ImportError) as error:
             raise RunError(
@@ -231,7 +231,7 @@ class _MLflowLogger:
         tick = int(line["tick"])
         if tick < self._next:
             return
-        values = numbers(line)
+        values = select_numbers(line)
         self._client.log_batch(
             self._run, [Metric(k, v, 0, tick) for k, v in (*values.items(), ("tick", float(tick)))]
         )
@@ -241,7 +241,7 @@ class _MLflowLogger:
         self._client.set_terminated(self._run)
 
 
-def _kept(folder: RunFolder, name: str, make: Callable[[], str]) -> str:
+def _get_identifier(folder: RunFolder, name: str, make: Callable[[], str]) -> str:
     """Return the run's identifier with a tracker, which is created once and stored, since names may
     repeat."""
     note = folder.path / f"{name}.json"

@@ -112,7 +112,7 @@ def reward_correlations(rollouts: Sequence[Rollout], rule: Success | None) -> di
     judged = [(r, r.reward.value) for r in rollouts if r.reward and r.last.failure is None]
     out: dict[str, float] = {}
     if rule is not None:
-        _correlate(out, "success", [(float(succeeded(r, rule)), value) for r, value in judged])
+        _add_pearson(out, "success", [(float(succeeded(r, rule)), value) for r, value in judged])
     turns = Counter(len(r.last.calls) for r, _ in judged).most_common(1)
     pairs = [
         (float(sum(len(c.sampled.token_ids) for c in r.last.calls)), value)
@@ -120,11 +120,11 @@ def reward_correlations(rollouts: Sequence[Rollout], rule: Success | None) -> di
         if len(r.last.calls) == turns[0][0]
     ]
     if len({value for _, value in pairs}) > 2:
-        _correlate(out, "length", pairs)
+        _add_pearson(out, "length", pairs)
     return out
 
 
-def _correlate(out: dict[str, float], name: str, pairs: Sequence[tuple[float, float]]) -> None:
+def _add_pearson(out: dict[str, float], name: str, pairs: Sequence[tuple[float, float]]) -> None:
     """Add Pearson's correlation to `out`, if both values vary."""
     xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
     if len(set(xs)) > 1 and len(set(ys)) > 1:
@@ -148,7 +148,7 @@ def all_failed(rollouts: Sequence[Rollout]) -> list[Failure]:
     return failures if len(failures) == len(rollouts) else []
 
 
-def stop_if_alike(rollouts: Sequence[Rollout], count: int) -> None:
+def check_equal_failures(rollouts: Sequence[Rollout], count: int) -> None:
     """Raise `FailureBudgetError` if all of a run's first rollouts, `count` of them, failed with the
     same message, apart from the task's name and fields."""
     named = [(r.task.id, f.message) for r in rollouts if (f := r.last.failure) is not None]
@@ -215,12 +215,12 @@ def unused_template_warnings(
     texts = [str(message.content) for call in calls for message in call.messages]
     texts += [tool.description for call in calls for tool in call.tools]
     read, warnings = "\n".join(dict.fromkeys(texts)), list[str]()
-    read_words = f" {' '.join(_words(read))} "
+    read_words = f" {' '.join(_split_words(read))} "
     for name, value in resources.items() if read else ():
         if not isinstance(value, PromptTemplate):
             continue
         pieces = value.format(**dict.fromkeys(value.placeholders, "\0")).split("\0")
-        words = [w for w in map(_words, pieces) if w]
+        words = [w for w in map(_split_words, pieces) if w]
         pairs = [f" {' '.join(p)} " for w in words for p in list(pairwise(w)) or [w]]
         found = 2 * sum(pair in read_words for pair in pairs) >= len(pairs)
         if not found and max(map(str.strip, pieces), key=len) not in read:
@@ -231,7 +231,7 @@ def unused_template_warnings(
     return warnings
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """Return the words of a text, without numbers, case and punctuation."""
     return re.findall(r"[^\W\d_]+", text.casefold())
 

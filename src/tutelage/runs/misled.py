@@ -38,7 +38,7 @@ RISEN = 2.0
 """Standard errors by which a reward that has risen is above its first."""
 
 
-def misled(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
+def examine_learning(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
     """Yield the findings after the last of `steps`, the metrics of a phase from its first step."""
     if not steps:  # a replayed round has played nothing
         return
@@ -50,7 +50,7 @@ def misled(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
 def _against_success(steps: Sequence[Metrics]) -> Finding | None:
     """Find that successful rollouts earn less than others."""
     known = [s for s in steps if "rollout/success_correlation" in s][-FEW_STEPS:]
-    value = _weighted(known, "rollout/success_correlation", "rollout/judged")
+    value = _weighted_mean(known, "rollout/success_correlation", "rollout/judged")
     if value is None or value > AGAINST:
         return None
     text = f"rollouts that succeed earn less than those that fail (correlation {value:.2f})"
@@ -61,7 +61,7 @@ def _against_success(steps: Sequence[Metrics]) -> Finding | None:
 def _by_length(steps: Sequence[Metrics]) -> Finding | None:
     """Find that the reward depends on the length of the reply alone."""
     tail = [s for s in steps if "rollout/length_correlation" in s][-FEW_STEPS:]
-    value = _weighted(tail, "rollout/length_correlation", "rollout/judged")
+    value = _weighted_mean(tail, "rollout/length_correlation", "rollout/judged")
     if len(tail) < FEW_STEPS or value is None or value < BY_LENGTH:
         return None
     text = (
@@ -133,7 +133,7 @@ def _kl_too_large(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     return Finding("kl_too_large", text, f"a smaller {key}, or a larger actor.optim.lr")
 
 
-def _weighted(steps: Sequence[Metrics], name: str, weight: str) -> float | None:
+def _weighted_mean(steps: Sequence[Metrics], name: str, weight: str) -> float | None:
     """Return the mean over rollouts; None if they are too few."""
     total = sum(s[weight] for s in steps)
     return sum(s[name] * s[weight] for s in steps) / total if total >= MANY_ROLLOUTS else None

@@ -113,7 +113,7 @@ class DevReport:
     @property
     def ok(self) -> bool:
         """True if every rollout earned a reward and has a call that can be trained."""
-        return all(r.last.failure is None and self._trained(r) for r in self.rollouts)
+        return all(r.last.failure is None and self._count_trained(r) for r in self.rollouts)
 
     @property
     def calls(self) -> int:
@@ -143,7 +143,7 @@ class DevReport:
 
     def __repr__(self) -> str:
         lines = [
-            f"{r.task.id}: {self._called(r)}, "
+            f"{r.task.id}: {self._describe_calls(r)}, "
             f"reward {'none' if r.reward is None else format(r.reward.value, 'g')}"
             for r in self.rollouts
         ]
@@ -152,17 +152,17 @@ class DevReport:
         first = next((trace.rstrip() for trace in traces), None)
         return "\n".join([*lines, *self.failures, *([first] if first else [])])
 
-    def _called(self, rollout: Rollout) -> str:
+    def _describe_calls(self, rollout: Rollout) -> str:
         calls = rollout.last.calls
         if not calls:
             return "your agent never called llm.endpoint or llm.chat"
         who = ", ".join(dict.fromkeys(call.agent for call in calls))
         made = f"{len(calls)} call{'s' * (len(calls) > 1)} by {who}"
         rows = len(build_rows(calls))
-        tokens = self._trained(rollout)
+        tokens = self._count_trained(rollout)
         return f"{made}, {tokens} trained tokens in {rows} row{'s' * (rows > 1)}"
 
-    def _trained(self, rollout: Rollout) -> int:
+    def _count_trained(self, rollout: Rollout) -> int:
         names = {c.policy for c in rollout.last.calls if c.policy is not None}
         rows = (row for name in names for row in build_rows(rollout.last.calls, name))
         return sum(row.trained for row in rows)

@@ -40,16 +40,16 @@ def resume_command(run: Path) -> str:
 def resume_hint(run: Path) -> str:
     """Return a sentence on how to resume a run: its command, or the program with its agent; for a
     finished run how to show it."""
-    result = _fields(run / "result.json")
+    result = _read_fields(run / "result.json")
     if result.get("status") == "finished" or "rollout" in result:
         return f"It has finished; see its result: {command_name()} show {shlex.quote(str(run))}"
-    agent = _fields(run / "agent.json")
-    if _fields(run / "config.json").get("python") or (agent and not agent.get("file")):
+    agent = _read_fields(run / "agent.json")
+    if _read_fields(run / "config.json").get("python") or (agent and not agent.get("file")):
         return f"Continue by running its program again, with output_dir={str(run)!r}"
     return f"Continue with: {resume_command(run)}"
 
 
-def asked_again(task: Task) -> str | None:
+def format_question(task: Task) -> str | None:
     """Return the arguments of `tutelage ask` for a task, quoted for a shell: the question, and its
     prices. None for a question that does not fit a line."""
     question = task.input if task.has_input else None
@@ -63,7 +63,7 @@ def asked_again(task: Task) -> str | None:
     return " ".join([quoted, *words]) if fit else None
 
 
-def _fields(file: Path) -> dict[str, Any]:
+def _read_fields(file: Path) -> dict[str, Any]:
     """Return the JSON object of a file; empty if it cannot be read."""
     with suppress(OSError, ValueError):
         return dict(json.loads(file.read_text(encoding="utf-8")))

@@ -59,7 +59,7 @@ def ask_to_end(reason: str) -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
-def _hear(number: int, handler: Handler) -> Any:
+def _set_handler(number: int, handler: Handler) -> Any:
     """Install `handler` for a signal; return the previous handler, or None if it is not installed.
 
     It is not installed outside of the main thread, where Python allows no change, nor for an
@@ -84,10 +84,10 @@ def _hear(number: int, handler: Handler) -> Any:
 
 
 @contextlib.contextmanager
-def _handled(numbers: Collection[int], handler: Handler) -> Generator[Collection[int]]:
+def _handle(numbers: Collection[int], handler: Handler) -> Generator[Collection[int]]:
     """Install `handler` for signals inside the block; yield the signals for which it was
     installed."""
-    before = {number: _hear(number, handler) for number in numbers}
+    before = {number: _set_handler(number, handler) for number in numbers}
     heard = {number: old for number, old in before.items() if old is not None}
     try:
         yield heard
@@ -99,7 +99,7 @@ def _handled(numbers: Collection[int], handler: Handler) -> Generator[Collection
 def handle_signals() -> None:
     """Raise `StopRequested` at SIGTERM and SIGHUP for the rest of this process, as at Ctrl-C."""
     for number in ENDING:
-        _hear(number, _stop)
+        _set_handler(number, _raise_stop)
 
 
 def end_processes(roots: Collection[int], number: int) -> None:
@@ -125,7 +125,7 @@ def graceful_exit() -> Generator[None]:
     numbers = [n for n in ENDING if signal.getsignal(n) is signal.SIG_DFL]
     heard: Collection[int] = ()
     try:
-        with _handled(numbers, _stop) as heard:
+        with _handle(numbers, _raise_stop) as heard:
             yield
     except StopRequested as stopped:
         if stopped.number in heard:
@@ -140,7 +140,7 @@ def deferred_signals() -> Generator[None]:
     For short work that must not be interrupted, such as opening and closing a database.
     """
     asked: list[int] = []
-    with _handled((signal.SIGINT, *ENDING), lambda number, _: asked.append(number)):
+    with _handle((signal.SIGINT, *ENDING), lambda number, _: asked.append(number)):
         yield
     if asked:
         signal.raise_signal(asked[0])
@@ -158,7 +158,7 @@ def _leave_lost_terminal() -> None:
         os.close(nowhere)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _raise_stop(number: int, frame: FrameType | None) -> None:
     raise StopRequested(number)
 
 
@@ -181,7 +181,7 @@ class StopSignal:
         self.asked = False
         self._on_ask = on_ask
         self._number = int(signal.SIGINT)
-        self._handled = _handled((signal.SIGINT, *ENDING), self._handle)
+        self._handled = _handle((signal.SIGINT, *ENDING), self._handle)
 
     def __enter__(self) -> StopSignal:
         self._handled.__enter__()

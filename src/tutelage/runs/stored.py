@@ -35,10 +35,10 @@ def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
             f"{resume_hint(folder.path)}"
         )
     with open_store(address, create=False) as store:
-        yield store, id_in(store, folder, own=address == folder.store)
+        yield store, find_run_id(store, folder, own=address == folder.store)
 
 
-def id_in(store: Store, folder: RunFolder, *, own: bool) -> str:
+def find_run_id(store: Store, folder: RunFolder, *, own: bool) -> str:
     """Return the id of a folder's run in its store: the name that the folder had when the run
     began.
 

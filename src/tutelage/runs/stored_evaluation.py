@@ -122,16 +122,16 @@ def judged_text(found: StoredEvaluation) -> str:
     if found.lost:
         lost = found.rollouts - found.judged
         reason = f" ({found.reason})" if found.reason else ""
-        words += f"; {lost} lost: {_causes_words(found.lost)}{reason}"
+        words += f"; {lost} lost: {_format_causes(found.lost)}{reason}"
     if found.failed:
-        words += f"; failed, and counted so: {_causes_words(found.failed)}"
+        words += f"; failed, and counted so: {_format_causes(found.failed)}"
     if found.uncalled:
         words += f"; warning: {found.no_calls} made no model call and count as graded: "
         words += "give the agent's client llm.endpoint and llm.api_key"
     return words
 
 
-def _causes_words(causes: Mapping[str, int]) -> str:
+def _format_causes(causes: Mapping[str, int]) -> str:
     """Return causes with counts as `12 timeout, 1 agent error`."""
     return ", ".join(f"{number} {cause_words(cause)}" for cause, number in causes.items())
 

@@ -2,7 +2,7 @@
 
 The configuration of a run can name code: tools, a reward or an agent in a file, a command that
 serves tools. A run folder may come from any user, so verbs that resume, ask or evaluate a run
-execute its code only if the run was begun on this machine by this user (`remember`), or with
+execute its code only if the run was begun on this machine by this user (`record_trust`), or with
 `--trust`. What is remembered is a hash outside of the run folder, of the configuration and of the
 paths of the files that it names: another configuration, or the same one elsewhere, is another run.
 The code itself may change.
@@ -29,7 +29,7 @@ def _is_code(reference: str) -> bool:
     return is_file_reference(reference) or reference.startswith(MCP_PREFIXES)
 
 
-def code_of(folder: RunFolder) -> list[str]:
+def find_code(folder: RunFolder) -> list[str]:
     """Return all code that the configuration of a run names."""
     try:
         told = json.loads(folder.config.read_text(encoding="utf-8"))
@@ -40,12 +40,12 @@ def code_of(folder: RunFolder) -> list[str]:
     return sorted({text for text in iter_texts(told) if _is_code(text)})
 
 
-def remember(folder: RunFolder) -> None:
+def record_trust(folder: RunFolder) -> None:
     """Record that a run was begun here. If the record cannot be written, `--trust` is needed
     later."""
-    if not code_of(folder):
+    if not find_code(folder):
         return
-    mark = _mark(folder)
+    mark = _trust_file(folder)
     with suppress(OSError):
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
@@ -54,7 +54,7 @@ def remember(folder: RunFolder) -> None:
 def check_trusted(folder: RunFolder, code: Sequence[str], *, trust: bool) -> None:
     """Raise `ConfigError` if `code`, named by a run of another user, would be run."""
     named = [reference for reference in code if _is_code(reference)]
-    if trust or not named or _mark(folder).is_file():
+    if trust or not named or _trust_file(folder).is_file():
         return
     raise ConfigError(
         f"the run in {str(folder.path)!r} would run the code {', '.join(map(repr, named))}, but it "
@@ -69,8 +69,8 @@ def state_folder() -> Path:
     return (Path(state) if state else Path("~/.local/state").expanduser()) / "tutelage"
 
 
-def _mark(folder: RunFolder) -> Path:
-    places = [os.path.abspath(text.rpartition(":")[0] or text) for text in code_of(folder)]
+def _trust_file(folder: RunFolder) -> Path:
+    places = [os.path.abspath(text.rpartition(":")[0] or text) for text in find_code(folder)]
     data = json.dumps(places).encode() + b"\0" + folder.config.read_bytes()
     return state_folder() / "runs" / hashlib.blake2b(data, digest_size=16).hexdigest()
 

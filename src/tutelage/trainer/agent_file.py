@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from tutelage.agents.loading import load_agent
 from tutelage.config import Resolved
-from tutelage.config.aliases import canonical
+from tutelage.config.aliases import canonical_key
 from tutelage.config.keys import flatten
 from tutelage.config.overrides import parse_overrides, read_keys
 from tutelage.errors import ConfigError, RunError
@@ -28,7 +28,7 @@ _OBJECTS = ("train", "val", "test", "model", "reward", "output", "runners")
 """Flags that become arguments of the `Trainer`."""
 
 
-def trainer_of(
+def make_trainer(
     keys: RL, flags: Mapping[str, Any], place: Path | None, progress: Progress
 ) -> Trainer:
     """Return the trainer of a command. Raises `ConfigError`."""
@@ -56,14 +56,14 @@ def trainer_of(
     )
 
 
-def with_file(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
+def merge_file(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
     """Return the flags, with tasks, model, reward and output from a file of keys if no flag sets
     them.
 
     Raises `ConfigError` for a file that cannot be read.
     """
     values = {} if file is None else dict(flatten(read_keys(file)))
-    places = {name: (canonical(name, None), name) for name in _OBJECTS if name != "runners"}
+    places = {name: (canonical_key(name, None), name) for name in _OBJECTS if name != "runners"}
     found = {n: values[key] for n, keys in places.items() for key in keys if key in values}
     return found | dict(flags)
 
@@ -95,6 +95,6 @@ def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool =
     flags["reward"] = None if named in (None, AGENT_REWARD) else named
     keys = RL()
     keys.stored = resolved
-    trainer = trainer_of(keys, flags, folder.path, progress)
+    trainer = make_trainer(keys, flags, folder.path, progress)
     trainer.environment = config.environment.name
     return trainer.fit(told["file"]).details

@@ -22,7 +22,7 @@ from tutelage.environments.start import TEST_TASKS, environment_tasks
 from tutelage.errors import ConfigError
 from tutelage.evaluate.config import EvaluationConfig
 from tutelage.evaluate.evaluated_agent import custom_agent
-from tutelage.evaluate.kind import PolicyEvaluation, evaluation_folder, recorded
+from tutelage.evaluate.kind import PolicyEvaluation, evaluation_folder, load_evaluation
 from tutelage.evaluate.preparation import PreparedEvaluation
 from tutelage.policy.sources import model_folder
 from tutelage.rewards import RewardFunction, check
@@ -52,21 +52,21 @@ def default_progress() -> Progress:
     return importlib.import_module("tutelage.cli.display").LiveDisplay().open()
 
 
-def blocking(work: Coroutine[Any, Any, T]) -> T:
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end, in a thread if an event loop is running, as in a notebook.
 
     Ctrl-C, SIGTERM and SIGHUP cancel it, and are raised after it has ended.
     """
-    logging.getLogger("asyncio").addFilter(_is_news)
+    logging.getLogger("asyncio").addFilter(_is_relevant)
     with graceful_exit():
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(_closing(work))
-        return _in_thread(work)
+            return asyncio.run(_close_clients(work))
+        return _run_in_thread(work)
 
 
-async def _closing(work: Coroutine[Any, Any, T]) -> T:
+async def _close_clients(work: Coroutine[Any, Any, T]) -> T:
     """Await the work, then close clients that agents left open: closing them after their loop is
     closed would print a traceback."""
     try:
@@ -77,17 +77,17 @@ async def _closing(work: Coroutine[Any, Any, T]) -> T:
             await asyncio.wait(left, timeout=1)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_relevant(record: logging.LogRecord) -> bool:
     """Return False for a log record of asyncio about a client that an agent left open in a closed
     loop."""
     return not record.exc_info or str(record.exc_info[1]) != "Event loop is closed"
 
 
-def _in_thread(work: Coroutine[Any, Any, T]) -> T:
+def _run_in_thread(work: Coroutine[Any, Any, T]) -> T:
     ended, cancels = Future[T](), list[Callable[[], object]]()
 
     async def cancellable() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(_closing(work))
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(_close_clients(work))
         cancels.append(lambda: loop.call_soon_threadsafe(task.cancel))
         return await task
 
@@ -110,7 +110,7 @@ def _in_thread(work: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def stop_told(place: str | Path, progress: Progress, *, own: bool = True) -> Generator[None]:
+def report_stop(place: str | Path, progress: Progress, *, own: bool = True) -> Generator[None]:
     """Report how to resume the run of a folder after an interruption, unless the caller has a
     display of its own (`own` is False)."""
     try:
@@ -123,7 +123,7 @@ def stop_told(place: str | Path, progress: Progress, *, own: bool = True) -> Gen
         raise
 
 
-def agreed(place: Path | None, plan: Callable[[Path], Plan]) -> Plan:
+def agree_on_plan(place: Path | None, plan: Callable[[Path], Plan]) -> Plan:
     """Return what `plan` makes of the run folder, a new one without `place`. All ranks get the
     folder of the first rank, which alone raises errors."""
     with packages_of_training():
@@ -141,7 +141,7 @@ def agreed(place: Path | None, plan: Callable[[Path], Plan]) -> Plan:
         raise
 
 
-async def trained(
+async def train_weights(
     resolved: Resolved, place: Path, given: JobInputs, progress: Progress
 ) -> TrainingResult:
     """Train weights: agents play in this event loop, training runs in a thread. Ranks other than
@@ -172,7 +172,7 @@ async def trained(
     return result
 
 
-def evaluation_of(
+def prepare_agent(
     agent: Any,
     keys: Mapping[str, Any],
     given: Tasks | None,
@@ -230,11 +230,11 @@ def evaluation_of(
     )
 
 
-async def evaluated(ready: PreparedEvaluation, progress: Progress) -> Evaluation:
+async def play_evaluation(ready: PreparedEvaluation, progress: Progress) -> Evaluation:
     """Play an evaluation, in a run folder if it has an output folder."""
     output, name = ready.asked.output, ready.evaluated_agent.agent.name
     with evaluation_folder(output) as folder:
-        with nullcontext() if output is None else stop_told(output, progress):
+        with nullcontext() if output is None else report_stop(output, progress):
             asked = PolicyEvaluation(name, ready.asked, kept=output is not None, given=ready)
             await lifecycle.begin(asked, folder, progress)
-        return recorded(folder)
+        return load_evaluation(folder)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from tutelage.errors import RewardError
 from tutelage.rewards.answers import answer_text
 from tutelage.runs.report.formatting import cut
-from tutelage.runs.resume_hint import asked_again
+from tutelage.runs.resume_hint import format_question
 from tutelage.statistics.outcome import UNSEEN, RewardKind, Success, succeeded
 from tutelage.types import Attempt, Call, FailureCause, Message, Rollout, RolloutStatus
 
@@ -98,7 +98,7 @@ def read_transcript(
         rollout_id=rollout.id,
         task_id=rollout.task.id,
         question=cut(question, _TEXT_LIMIT),
-        asked=asked_again(rollout.task),
+        asked=format_question(rollout.task),
         expected=cut(answer_text(fields.get("answer")), _TEXT_LIMIT // 4),
         family=cut(str(fields["family"]), 40) if "family" in fields else "",
         solved=solved,
