@@ -135,7 +135,6 @@ def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
 
 TONES = {"good": "green", "bad": "red", "dim": "dim", "": ""}
 """Style of each tone of a table."""
-_INTERVAL = re.compile(r"^(\S+) (\[.+\])( ~)?$")
 
 
 def show_table(console: Console, table: FigureTable) -> None:
@@ -143,16 +142,11 @@ def show_table(console: Console, table: FigureTable) -> None:
     say(console, (f"\n{table.title}", "bold"))
     if table.lead:
         prose(console, table.lead, "dim")
-    drawn = build_table(table)
-    wide = console.measure(drawn, options=console.options.update(max_width=1000)).maximum
-    console.print(drawn if wide <= console.width else build_table(table, folded=True))
+    console.print(build_table(table))
 
 
-def build_table(
-    table: FigureTable, shown: Iterable[int] | None = None, *, folded: bool = False
-) -> Table:
-    """Return a rich table of all columns, or of those in `shown`. With `folded`, each interval
-    stands below its number."""
+def build_table(table: FigureTable, shown: Iterable[int] | None = None) -> Table:
+    """Return a rich table of all columns, or of those in `shown`."""
     columns = list(range(len(table.columns)) if shown is None else shown)
     # Columns may share a name ("micro"), so they are set to the right one by one.
     drawn = plain_table(*(escape(table.columns[i]) for i in columns))
@@ -162,13 +156,7 @@ def build_table(
         if row.first:
             drawn.add_row("")
         bold = "bold " if row.strong else ""
-        words = [escape(row.cells[i]) for i in columns]
-        if folded:
-            words = [_INTERVAL.sub(r"\1\3\n\2", each) for each in words]
-        cells = [
-            Text(each, bold + TONES[row.tone(i)]) for each, i in zip(words, columns, strict=True)
-        ]
-        drawn.add_row(*cells)
+        drawn.add_row(*(Text(escape(row.cells[i]), bold + TONES[row.tone(i)]) for i in columns))
     return drawn
 
 

@@ -1,7 +1,7 @@
 """`tutelage train planner`: plans from instructions (phase 1), routing from outcomes (phase 2).
 
-The command has its own options, so `KeyedCommand` delegates to it if the recipe is `planner`. The
-run is in `orchestration/job.py`, the preview of `--dry-run` in `orchestration/setup.py`.
+The command has its own options; `train` delegates to it if the recipe is `planner`. The run is in
+`orchestration/job.py`, the preview of `--dry-run` in `orchestration/setup.py`.
 """
 
 from __future__ import annotations

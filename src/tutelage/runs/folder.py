@@ -211,7 +211,7 @@ def _describe_content(path: Path) -> str | None:
 
 
 def _remove_records(path: Path) -> None:
-    """Remove the files that a run writes before its configuration, if `_describe_content` is None."""
+    """Remove the files that a run writes before its configuration."""
     with suppress(OSError):
         files.remove_temporary(path / "tasks")
         for name in _RECORDS:
