@@ -274,9 +274,6 @@ def test_the_reserved_names_are_those_of_the_products_kinds() -> None:
 
 
 def test_what_is_wrong_with_a_kind_is_said(counting: ModuleType, tmp_path: Path) -> None:
-    class Unregistered(counting.Counting):
-        name: ClassVar[str] = "unregistered"
-
     class Awaiting(counting.Counting):
         name: ClassVar[str] = "awaiting"
 
@@ -299,8 +296,6 @@ def test_what_is_wrong_with_a_kind_is_said(counting: ModuleType, tmp_path: Path)
         settings = counting.CountingSettings(steps=1)
         lifecycle.start(kind(settings), RunFolder(tmp_path / kind.name), Progress())
 
-    with pytest.raises(RunError, match="add @register to the class"):
-        start(Unregistered)
     for kind, words in (
         (Awaiting, "awaits = True"),
         (Odd, "invalid result"),

@@ -25,7 +25,7 @@ except KeyboardInterrupt as stopped:
 """
 FITTING = """
 import asyncio, sys
-from tutelage.trainer.running import blocking
+from tutelage.trainer.running import run_blocking
 
 async def training():
     try:
@@ -34,7 +34,7 @@ async def training():
     finally:
         print("saved", flush=True)
 
-blocking(training())
+run_blocking(training())
 """
 
 IN_A_NOTEBOOK = FITTING.replace(
