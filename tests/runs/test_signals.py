@@ -38,11 +38,11 @@ run_blocking(training())
 """
 
 IN_A_NOTEBOOK = FITTING.replace(
-    "blocking(training())",
+    "run_blocking(training())",
     """
 async def cell():
     try:
-        blocking(training())
+        run_blocking(training())
     except KeyboardInterrupt:
         print("interrupted", flush=True)
 
