@@ -5,16 +5,16 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutelage.cli.console import PlainConsole, facts, one_line, visible
+from tutelage.cli.console import PlainConsole, escape, facts, one_line
 
 
 @given(st.text(st.characters()))
 def test_what_is_shown_can_be_written_and_moves_no_cursor(text: str) -> None:
-    shown = visible(text)
+    shown = escape(text)
     shown.encode("utf-8")
     assert not any(c < " " and c not in "\n\t" for c in shown)
     assert "\x7f" not in shown
-    assert visible(shown) == shown
+    assert escape(shown) == shown
 
 
 @given(st.text(st.characters()), st.integers(2, 40))

@@ -3,14 +3,14 @@
 import pytest
 import typer
 
-from tutelage.cli.failures import reported
+from tutelage.cli.failures import report_errors
 from tutelage.errors import ConfigError, FailureBudgetError, RunError, TutelageError
 
 
 def run(error: BaseException) -> int:
     """The exit code of a verb that raises `error`."""
 
-    @reported
+    @report_errors
     def verb() -> None:
         raise error
 

@@ -259,8 +259,7 @@ def test_a_key_that_is_refused_is_said(
 def test_an_agents_file_and_a_server_are_asked(place: Path, url: str) -> None:
     on = ("--endpoint", url, "--model", "sure")
     (place / "open.py").write_text(AGENT[: AGENT.index("    return")])
-    grading = command("ask", "agent.py", "3 + 1", *on, code=1)
-    assert "An agent that grades itself needs the other fields of its task too" in grading
+    command("ask", "agent.py", "3 + 1", *on, code=1)
     assert "Add the numbers. 3 + 1" in command("ask", "agent.py", "3 + 1", "answer=4", *on)
     shown = command("ask", "open.py", "3 + 1", *on)
     assert "Add the numbers. 3 + 1" in shown

@@ -16,11 +16,11 @@ from tutelage.runs.folder import (
     RunFolder,
     append_json,
     create,
-    drop_if_empty,
     every,
     find,
     keep_lines,
     locked,
+    remove_if_empty,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +97,7 @@ def test_a_run_that_fails_before_its_configuration_is_there_leaves_nothing(tmp_p
     def fill_the_disk() -> None:
         recorded(tmp_path / "other").path.joinpath("tasks").rename(run.path / "tasks")
         run.agent.write_text("{}")
-        drop_if_empty(run)
+        remove_if_empty(run)
         assert run.agent.is_file(), "a run that is held stays"
         raise RunError("the disk is full")
 
@@ -106,7 +106,7 @@ def test_a_run_that_fails_before_its_configuration_is_there_leaves_nothing(tmp_p
     assert not run.path.exists()
     run = recorded(run.path)
     (run.path / ".lock").touch()
-    drop_if_empty(run)
+    remove_if_empty(run)
     assert not run.path.exists()
 
 
@@ -121,7 +121,7 @@ def test_what_may_be_the_users_stays(tmp_path: Path, mine: str | None) -> None:
         create(run.path)
     with pytest.raises(RunError, match="refused"), locked(run):
         raise RunError("refused")
-    drop_if_empty(run)
+    remove_if_empty(run)
     for name in (*RECORDS, *([] if mine is None else [mine])):
         assert (run.path / name).is_file()
 

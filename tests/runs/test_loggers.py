@@ -15,7 +15,7 @@ from tests.weights.tiny_job import Notes, killed_and_resumed, material, override
 
 from tutelage.errors import MissingExtraError
 from tutelage.runs.folder import RunFolder, create, is_wall_clock
-from tutelage.runs.loggers import check_loggers, numbers
+from tutelage.runs.loggers import check_loggers, select_numbers
 from tutelage.weights import jobs
 from tutelage.weights.config import resolve
 
@@ -39,7 +39,7 @@ def wanted(folder: RunFolder) -> Seen:
     """All numbers of the run's own record."""
     out: Seen = {}
     for line in folder.read_metrics():
-        for name, value in numbers(line).items():
+        for name, value in select_numbers(line).items():
             out.setdefault(name, []).append((line["tick"], pytest.approx(value, rel=1e-6)))
     return out
 
@@ -139,5 +139,5 @@ def test_a_missing_package_is_found_before_the_run(
 
 def test_metrics_of_other_phases_carry_their_name() -> None:
     line = {"phase": "control", "step": 3, "tick": 9, "reward/mean": 0.5}
-    assert numbers(line) == {"control/reward/mean": 0.5}
-    assert numbers(line | {"phase": "rl"}) == {"reward/mean": 0.5}
+    assert select_numbers(line) == {"control/reward/mean": 0.5}
+    assert select_numbers(line | {"phase": "rl"}) == {"reward/mean": 0.5}

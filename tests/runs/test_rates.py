@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tutelage import RL, Trainer, rollout
-from tutelage.cli.outcome import before_after
+from tutelage.cli.outcome import build_tables
 from tutelage.resources import LLM
 from tutelage.runs.result import TrainingResult
 from tutelage.testing import tiny_policy
@@ -61,7 +61,7 @@ def test_the_user_says_what_a_success_of_a_graded_reward_is(
 ) -> None:
     result = train(tmp_path, graded, [0.5, 0.75, 1.0, 0.75], **{"reward.success": rule})
     assert result.success_before == result.success_after == success
-    heads = [table.columns[0] for table in before_after(result.details)]
+    heads = [table.columns[0] for table in build_tables(result.details)]
     assert heads == ["held-out mean reward, 4 tasks", "held-out success, 4 tasks"]
     told = json.loads((result.folder / "result.json").read_text())
     assert told["success_after_sampled"] == success

@@ -24,7 +24,7 @@ except KeyboardInterrupt as stopped:
 """
 FITTING = """
 import asyncio, sys
-from tutelage.trainer.running import blocking
+from tutelage.trainer.running import run_blocking
 
 async def training():
     try:
@@ -33,15 +33,15 @@ async def training():
     finally:
         print("saved", flush=True)
 
-blocking(training())
+run_blocking(training())
 """
 
 IN_A_NOTEBOOK = FITTING.replace(
-    "blocking(training())",
+    "run_blocking(training())",
     """
 async def cell():
     try:
-        blocking(training())
+        run_blocking(training())
     except KeyboardInterrupt:
         print("interrupted", flush=True)
 

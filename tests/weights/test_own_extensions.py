@@ -296,13 +296,13 @@ def test_a_loss_that_cannot_train_is_told_at_once_and_mended_it_trains(
 @pytest.mark.full
 def test_a_foreign_run_does_not_run_them(train: Train, source: Path, tmp_path: Path) -> None:
     """The file is part of what a run is remembered by, as that of a reward is."""
-    from tutelage.runs.trust import code_of
+    from tutelage.runs.trust import find_code
 
     (tmp_path / "loading.py").write_text(OWN)
     done = train(f"estimator={tmp_path / 'loading.py'}:halved", trainer__total_training_steps=1)
     assert done.exit_code == 0, done.output
     folder = RunFolder(tmp_path / "run")
-    assert f"{tmp_path / 'loading.py'}:halved" in code_of(folder)
+    assert f"{tmp_path / 'loading.py'}:halved" in find_code(folder)
     told: dict[str, Any] = json.loads(folder.config.read_text())
     told["config"]["agent"]["agent_type"] = f"{tmp_path / 'loading.py'}:Terse"
     told["config"]["agent"]["reward_name"] = "math"

@@ -1,6 +1,6 @@
 """`tutelage train planner`: plans from instructions (phase 1), routing from outcomes (phase 2).
 
-The command has its own options, so `KeyedCommand` delegates to it if the recipe is `planner`. The
+The load_command has its own options, so `KeyedCommand` delegates to it if the recipe is `planner`. The
 run is in `orchestration/job.py`.
 """
 
@@ -87,13 +87,13 @@ def train_planner(
     if flags.dry_run:
         _show_dry_run(dict(flatten({"training": settings.model_dump()})), origins, flags.all)
         return
-    from tutelage.cli.job import displayed
+    from tutelage.cli.job import run_displayed
     from tutelage.orchestration.job import PlannerTraining
     from tutelage.runs import lifecycle
     from tutelage.runs.folder import folder_at, place_of
 
     folder, job = folder_at(place_of(request.output, RECIPE)), PlannerTraining(request)
-    result = displayed(folder, lambda progress: lifecycle.start(job, folder, progress))
+    result = run_displayed(folder, lambda progress: lifecycle.start(job, folder, progress))
     _show_planner_outcome(folder, result)
 
 
@@ -109,7 +109,7 @@ def _show_dry_run(settings: Mapping[str, Any], origins: Mapping[str, str], all_k
 
 def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     """Print the result tables, the paths of the files, and the next commands."""
-    from tutelage.cli.console import facts, next_steps, output, say, show_table, shown_path
+    from tutelage.cli.console import facts, format_path, next_steps, output, say, show_table
     from tutelage.orchestration.evaluation.tables import planning_table, routing_tables
     from tutelage.runs.estimate import duration
     from tutelage.runs.kinds import stored_settings
@@ -119,27 +119,27 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     if test:
         show_table(console, planning_table(test))
     planner = folder.checkpoints / "phase1_best.pth"
-    pairs = [("run", shown_path(folder.path))]
+    pairs = [("run", format_path(folder.path))]
     if planner.is_file():
-        pairs.append(("planner", shown_path(planner)))
+        pairs.append(("planner", format_path(planner)))
     if "phase2" in result:
         for table in routing_tables(result["phase2"].get("evaluation")):
             show_table(console, table)
-        pairs.append(("router", shown_path(folder.path / result["phase2"]["checkpoint"])))
+        pairs.append(("router", format_path(folder.path / result["phase2"]["checkpoint"])))
     if "wall_seconds" in result:
         pairs.append(("time", duration(result["wall_seconds"])))
     say(console)
     facts(console, pairs)
     say(console)
-    asked, path = stored_settings(folder, PlannerConfig), shown_path(folder.path)
+    asked, path = stored_settings(folder, PlannerConfig), format_path(folder.path)
     # The example instruction fits the built-in tools only.
     own = (asked.train, asked.catalog, asked.checkpoint)
     example, steps = EXAMPLE if all(file is None for file in own) else '"..."', list[str]()
     if planner.is_file():
         steps.append(f"tutelage orchestrate plan {example} --checkpoint {path} --explain")
     if "phase2" in result:
-        router = shown_path(folder.path / result["phase2"]["checkpoint"])
-        workers = shown_path(folder.path / "phase2" / "workers.json")
+        router = format_path(folder.path / result["phase2"]["checkpoint"])
+        workers = format_path(folder.path / "phase2" / "workers.json")
         options = f"--router {router} --workers {workers}"
         steps.append(f"tutelage orchestrate run {example} {options}")
     next_steps(console, *steps)

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from tutelage.bounded import DIRECT
-from tutelage.config.api_keys import api_key_of, checked_api_key
+from tutelage.config.api_keys import api_key_of, validate_api_key
 from tutelage.errors import ConfigError
 
 ROLES = ("task", "gradient", "edit")
@@ -43,7 +43,7 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         """Validate the API key. Raises `ConfigError` if no header can carry it."""
-        key = checked_api_key(self.api_key, f"the endpoint of {self.role!r}")
+        key = validate_api_key(self.api_key, f"the endpoint of {self.role!r}")
         object.__setattr__(self, "api_key", key)
 
     @property

@@ -22,7 +22,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from tutelage.bounded import DIRECT, replace_surrogates
-from tutelage.config.api_keys import checked_api_key
+from tutelage.config.api_keys import validate_api_key
 from tutelage.engine.endpoint import NO_KEY, Endpoint, key_options
 from tutelage.engine.options import recorded_options
 from tutelage.engine.server_fields import ServerFields
@@ -111,7 +111,7 @@ class RemoteChatClient:
         self.calls: deque[Call] = deque(maxlen=keep)
         self._base_url, self._model = base_url.rstrip("/"), model
         self._server = f"the server {self._base_url + _PATH!r}"
-        self._key, self._timeout = checked_api_key(api_key, "api_key"), timeout
+        self._key, self._timeout = validate_api_key(api_key, "api_key"), timeout
         self._seeds = (seeds or SeedTree(0)).child("remote", name)
         self._token_ids, self._attempts = token_ids, max(1, attempts)
         self._fields = fields or ServerFields()

@@ -30,7 +30,7 @@ from tutelage.config.fields import (
     plain,
 )
 from tutelage.config.issues import ConfigIssue, raise_issues
-from tutelage.config.keys import misfit_of, value_text
+from tutelage.config.keys import field_issue, value_text
 from tutelage.config.overrides import parse_overrides, read_keys
 from tutelage.config.reference import ReferenceRow
 
@@ -199,7 +199,7 @@ def _validation_issue(error: ErrorDetails) -> ConfigIssue:
     """Return the issue of a validation error, with the nearest key for an unknown one."""
     key = str(error["loc"][0])
     if error["type"] != "extra_forbidden":
-        return misfit_of(PromptConfig, error)
+        return field_issue(PromptConfig, error)
     if key == "steps":
         near = ["iterations"]
     else:

@@ -41,7 +41,7 @@ from tutelage.resources import NamedResources
 from tutelage.runs import lifecycle
 from tutelage.runs.callbacks import Callback
 from tutelage.runs.figures import Figures, RunFiles, read_object
-from tutelage.runs.findings import keep, warnings_of
+from tutelage.runs.findings import add_findings, list_warnings
 from tutelage.runs.fingerprint import settings_sources
 from tutelage.runs.folder import RunFolder, folder_at, locked, write_json, write_text
 from tutelage.runs.health import ROLLOUT_RULES, Setup
@@ -53,11 +53,11 @@ from tutelage.runs.kinds import (
     register,
     stored_settings,
 )
-from tutelage.runs.lifecycle import Run, ending, opened
+from tutelage.runs.lifecycle import Run, opened, record_outcome
 from tutelage.runs.metrics import (
+    check_equal_failures,
     low_reward_text,
     rollout_metrics,
-    stop_if_alike,
     unused_template_warnings,
 )
 from tutelage.runs.progress import Progress
@@ -188,7 +188,7 @@ class PromptSearch(RunKind):
             recorder.warn([low_reward_text("failure_reward", failed, lowest)])
         causes = {str(f.cause): f.number for f in run.store.failures(run.id)}
         fields["failures"] = dict(sorted(causes.items()))
-        fields["warnings"] = recorder.warnings + warnings_of(recorder.health, "iteration")
+        fields["warnings"] = recorder.warnings + list_warnings(recorder.health, "iteration")
         fields["health"] = recorder.health
         if unknown := play.unknown + ask.unknown:
             fields["calls_without_usage"] = unknown
@@ -289,7 +289,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     with (
         locked(folder),
         opened(PromptSearch(setup).head, folder, progress) as run,
-        ending(run, lambda status: dict(finished) if status == FINISHED else None),
+        record_outcome(run, lambda status: dict(finished) if status == FINISHED else None),
     ):
         holdout = asyncio.run(played())
     fields = holdout.to_dict() | {"files": list(files)}
@@ -361,7 +361,7 @@ class _SearchRecorder(Observer):
             remedies=_REMEDIES,
             failures=self._failures,
         )
-        for finding in keep(self.health, self._steps, setup, number=self._number, run=run):
+        for finding in add_findings(self.health, self._steps, setup, number=self._number, run=run):
             self._run.progress.note(f"Warning: {finding}")
 
     def round(self, found: Round) -> None:
@@ -379,7 +379,7 @@ class _SearchRecorder(Observer):
             run.writer.flush()
             count, failed = run.store.count(run.id), run.store.failures(run.id)
             if [(f.cause, f.number) for f in failed] == [(FailureCause.ANSWER_ERROR, count)]:
-                stop_if_alike(list(run.store.rollouts(run.id)), count)
+                check_equal_failures(list(run.store.rollouts(run.id)), count)
             # A resume has played only a part of them; only the seed has the agent's own texts.
             if len(self._rollouts) >= found.spent.rollouts:
                 seeds = [r for r in self._rollouts if r.label == self._rollouts[0].label]

@@ -15,7 +15,7 @@ from tutelage.config import Resolved, RunConfig
 from tutelage.config.keys import flatten
 from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.policy.sources import missing_folder
-from tutelage.runs.folder import RunFolder, every, is_held
+from tutelage.runs.folder import RunFolder, every, is_locked
 from tutelage.weights import checkpoint
 from tutelage.weights.config.extensions import has_critic
 
@@ -77,7 +77,7 @@ def continued(resolved: Resolved) -> Path | None:
         except (OSError, ValueError, TutelageError):
             continue  # a run of another version, or being written
         ended = (folder.read_result() or {}).get("status") == "finished"
-        if asks_for_more(changed) and (changed or not ended) and not is_held(folder):
+        if asks_for_more(changed) and (changed or not ended) and not is_locked(folder):
             return folder.path
     return None
 

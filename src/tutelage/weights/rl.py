@@ -118,7 +118,7 @@ def _note_health(
     )
     kept = work.state.results.setdefault("health", [])
     number, path = work.state.phase_step, shlex.quote(str(work.run.folder.path))
-    for finding in findings.keep(kept, steps, setup, number=number, run=path):
+    for finding in findings.add_findings(kept, steps, setup, number=number, run=path):
         work.warn(str(finding)) if finding.warning else work.run.progress.note(str(finding))
 
 

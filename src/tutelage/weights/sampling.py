@@ -17,7 +17,7 @@ from itertools import chain
 from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.config import RunConfig
 from tutelage.rollouts.runner import RolloutSpec
-from tutelage.runs.metrics import stop_if_alike
+from tutelage.runs.metrics import check_equal_failures
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Mode, Rollout, Task
 from tutelage.weights.checkpoint import RL
@@ -155,4 +155,4 @@ def stop_if_never_graded(work: TrainingRun, rollouts: Sequence[Rollout]) -> None
     if told["failures"].get(wrong) != work.state.rollouts:
         return
     work.run.writer.flush()
-    stop_if_alike(rollouts, work.state.rollouts)
+    check_equal_failures(rollouts, work.state.rollouts)

@@ -19,7 +19,7 @@ from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
 from tutelage.resources import POLICY, SHIPPED
 from tutelage.runs.figures import read_object
-from tutelage.runs.findings import warnings_of
+from tutelage.runs.findings import list_warnings
 from tutelage.runs.folder import RunFolder, keep_lines, write_json, write_text
 from tutelage.runs.kinds import Phase
 from tutelage.runs.progress import Progress
@@ -321,7 +321,7 @@ def outcome(work: TrainingRun, status: str) -> JSON:
         "overlap": setting.overlap.record(),
         "guess_share": config.sft.guess_share,
         **{k: values.get(k, {}) for k in ("failures", "failures_by_phase", "first_failures")},
-        "warnings": [*values.get("warnings", []), *warnings_of(values.get("health", []))],
+        "warnings": [*values.get("warnings", []), *list_warnings(values.get("health", []))],
         "health": values.get("health", []),
         "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
     }

@@ -130,18 +130,18 @@ def llm_planner(
         raise ConfigError("--planner trained cannot be used with --endpoint or --model")
     tools = tools or catalog_tools(catalog or builtin_graph().catalog)
     if config.endpoint is None:
-        from tutelage.evaluate.targets import served
+        from tutelage.evaluate.targets import load_served
 
         assert config.model is not None
-        policy = served(config.model, slots=1, max_length=None, seed=config.seed)
+        policy = load_served(config.model, slots=1, max_length=None, seed=config.seed)
         return LLMPlanner(lambda: policy, tools)
     from tutelage.engine.prices import find_price, load_prices
     from tutelage.engine.remote import RemoteChatClient
     from tutelage.evaluate.config import EvaluationConfig
-    from tutelage.evaluate.targets import server_of
+    from tutelage.evaluate.targets import find_server
 
     known = EvaluationConfig(test=(), model=() if config.model is None else (config.model,))
-    server = server_of(config.endpoint, known)
+    server = find_server(config.endpoint, known)
     assert server is not None
     price = find_price(load_prices(), server.model, local=server.on_loopback)
     if price is None and config.budget is not None:

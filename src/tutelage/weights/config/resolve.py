@@ -17,11 +17,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
-from tutelage.config.aliases import canonical, spellings
+from tutelage.config.aliases import canonical_key, spellings
 from tutelage.config.facts import Machine
 from tutelage.config.fields import plain
 from tutelage.config.issues import ConfigIssue, raise_issues
-from tutelage.config.keys import NO_NAMES, Names, defaults, flatten, get, leaf_fields, misfit, nest
+from tutelage.config.keys import (
+    NO_NAMES,
+    Names,
+    defaults,
+    flatten,
+    get,
+    leaf_fields,
+    nest,
+    value_issue,
+)
 from tutelage.config.overrides import Override, parse_overrides, read_keys
 from tutelage.config.resolved import Resolved
 from tutelage.config.rl import MICRO_BATCH, TOKENS_ON_GPU
@@ -150,7 +159,7 @@ def _layer(given: Iterable[_Given], first: _Set) -> Layer:
         # An origin shows the user's own spelling: a flag already does.
         origin = source if source.startswith("flag ") else f"{source} {spelling}"
         try:
-            key = canonical(spelling, value)
+            key = canonical_key(spelling, value)
             fit = _typed(key, value, names)
         except ConfigIssue as problem:
             problems.append(problem.located(source if problem.key == spelling else origin))
@@ -291,9 +300,9 @@ def _notes(config: RunConfig) -> dict[str, str]:
 
 def _typed(key: str, value: Any, names: Names = NO_NAMES) -> Any:
     """Convert `value` to the type of `key`. Raises `ConfigIssue` if it does not fit; `names` as in
-    `misfit`."""
+    `value_issue`."""
     try:
         config = RunConfig.model_validate(nest({key: value}))
     except ValidationError as error:
-        raise misfit(key, value, names) from error
+        raise value_issue(key, value, names) from error
     return get(config, key)
