@@ -37,6 +37,7 @@ RUNS: dict[str, Sequence[str]] = {
     "gae and its critic": ("algorithm.adv_estimator=gae", "actor.ppo_epochs=2"),
     "kl in the reward": ("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"),
     "kl low_var": (*KL, "actor.kl_loss_type=low_var_kl"),
+    "kl full": (*KL, "actor.kl_loss_type=full"),
     "kl k1+": (*KL, "actor.kl_loss_type=k1+"),
     "token_tis": ("rollout.correction=token_tis", "actor.max_tokens_per_micro_batch=64"),
     "recomputed blocks": ("model.enable_gradient_checkpointing=true",),
@@ -92,7 +93,7 @@ def test_a_learner_learns_what_it_does_on_the_cpu(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("run", ["loss vanilla", "gae and its critic"])
+@pytest.mark.parametrize("run", ["loss vanilla", "gae and its critic", "kl full"])
 @on_device
 def test_it_runs_in_bfloat16(device: PretendedDevice, fresh: Fresh, run: str) -> None:
     policy = fresh("qwen3").to(device.first)

@@ -62,7 +62,7 @@ class Estimator:
     def reads(self) -> tuple[str, ...]:
         """The keys that it reads and not every estimator does; `critic.` is a section."""
         compared = ("algorithm.single_member",) if self.groups else ()
-        critic = ("critic.", "trainer.critic_warmup")
+        critic = ("critic.", "trainer.critic_warmup", "algorithm.bootstrap_truncated")
         valued = critic if self.critic else ()
         return (*self.settings, *compared, *valued)
 

@@ -5,7 +5,7 @@ reward, also where it failed before a token was sampled: it has no row then, and
 group's statistics. One that infrastructure lost is left out of baselines and losses, and counted. A
 rollout that became several rows stays one rollout in every statistic. `make_rows` makes rows of
 rollouts, `with_advantages` gives them advantages; between the two `learner.py` asks models for what
-an estimator needs (values, log-probabilities of a reference). `learner.py` turns the batch into an
+an estimator needs (values, log-probabilities of a reference). `update.py` turns the batch into an
 optimizer step; the mathematics is `algorithms/rl`.
 
 Legend: B rows, T tokens.
@@ -271,15 +271,19 @@ def with_advantages(
     config: RunConfig,
     *,
     values_BT: Tensor | None = None,
+    following_BT: Tensor | None = None,
     baselines: Mapping[str, float] | None = None,
     beta: float = 0.0,
 ) -> Batch:
-    """Rows with their advantages: `values_BT` for an estimator with a critic, `baselines` by group
+    """Rows with their advantages: `values_BT` for an estimator with a critic, `following_BT` its
+    values of what would have followed where a rollout was cut off, `baselines` by group
     for one with greedy rollouts. The batch's KL, where it has one, costs `beta` times itself of the
     reward of each token. Groups are counted by their rewards alone: a KL differs between any two
     rollouts."""
     rule = config.algorithm
     rewards_BT = batch.rewards_BT
+    if following_BT is not None:
+        rewards_BT = rewards_BT + rule.gamma * following_BT
     if batch.kl_BT is not None:
         rewards_BT = kl_in_reward(rewards_BT, batch.kl_BT, batch.mask_BT, beta)
     # Rollouts without a row get one without a trained token for as long as statistics are made.

@@ -54,6 +54,25 @@ class Critic:
             rows, budget, lambda some: self.model.values(some, dtype), group=self._group
         )
 
+    def following(self, batch: Batch) -> Tensor | None:
+        """The value of the state that each rollout which was cut off ended in, at its last trained
+        token, [B, T]; None where `algorithm.bootstrap_truncated` is off."""
+        if not self._config.algorithm.bootstrap_truncated:
+            return None
+        last = {number: b for b, number in enumerate(batch.rollouts_B)}
+        ended = [b for number, b in last.items() if batch.rollouts[number].truncated]
+        ends = [int(batch.mask_BT[b].nonzero()[-1]) for b in ended]
+        # A value is that of the state before a token, so one more token stands for what follows.
+        rows = [
+            Row((*batch.rows[b].ids[: end + 1], batch.rows[b].ids[end]), (0,) * (end + 1) + (1,))
+            for b, end in zip(ended, ends, strict=True)
+        ]
+        out_BT = torch.zeros_like(batch.rewards_BT)
+        if rows:
+            following_BT = self.values(rows)
+            out_BT[ended, ends] = following_BT[range(len(rows)), [end + 1 for end in ends]]
+        return out_BT
+
     def update(self, batch: Batch, *, seeds: SeedTree, rate: float) -> dict[str, float]:
         """Train on a batch that has values and returns; metrics are means over optimizer steps.
 

@@ -138,11 +138,12 @@ class Learner:
         if critic is not None or reference is not None:
             batch = replace(batch, trainer_logp_BT=self.trainer_logp(batch))
         if reference is not None:
-            batch = reference.measure(batch)
+            batch = reference.measure(self._policy, batch)
         return with_advantages(
             batch,
             self._config,
             values_BT=None if critic is None else critic.values(batch.rows),
+            following_BT=None if critic is None else critic.following(batch),
             baselines=baselines,
             beta=0.0 if reference is None else reference.beta,
         )
@@ -275,14 +276,20 @@ class Learner:
         if way == "seq-mean-token-mean" or rule.whole_rollouts:
             plan = _together(plan, [batch.rollouts_B[b] for b in live])
         selection_BT = _selection(batch, part, actor.policy_loss, seeds)
+        full = actor.use_kl_loss and actor.kl_loss_type.startswith("full")
+        exact = self.reference if full else None
 
         def loss(chosen: list[int]) -> tuple[Tensor, MicroBatchReport]:
             numbers = [live[i] for i in chosen]
+            some = [rows[b] for b in numbers]
             scores = self._policy.score(
-                [rows[b] for b in numbers],
+                some,
                 temperature=config.rollout.temperature,
                 dtype=self._numerics.dtype,
                 entropy_gradient=actor.entropy_coeff > 0,
+                reference_KV=self.reference.distribution(some)
+                if self.reference and exact
+                else None,
             )
             return _rows_loss(scores, batch, numbers, config, denominator, selection_BT)
 
@@ -364,7 +371,15 @@ def _rows_loss(
     terms = {"loss/policy": value.detach()}
     if actor.use_kl_loss:
         assert batch.ref_logp_BT is not None, "a KL in the loss comes with its reference"
-        kl = average(kl_penalty(logp, cut(batch.ref_logp_BT), actor.kl_loss_type))
+        reference, exact_K = cut(batch.ref_logp_BT), scores.full_kl_K
+        if exact_K is None:
+            token_kl = kl_penalty(logp, reference, actor.kl_loss_type)
+        else:
+            token_kl = torch.zeros_like(reference).index_put(where, exact_K)
+        if actor.kl_loss_type == "full+":  # its value, with the gradient of k2
+            slope = kl_penalty(logp, reference, "k2")
+            token_kl = token_kl.detach() + (slope - slope.detach())
+        kl = average(token_kl)
         value = value + actor.kl_loss_coef * kl
         terms["loss/kl"] = kl.detach()
     if actor.entropy_coeff > 0:
@@ -487,7 +502,8 @@ def _kl_pull(batch: Batch, actor: ActorConfig) -> dict[str, float]:
     logp_K = logp_BT[pushed_BT].requires_grad_()
     if not logp_K.numel():
         return {}
-    kl_penalty(logp_K, ref_BT[pushed_BT], actor.kl_loss_type).sum().backward()
+    kind = "k2" if actor.kl_loss_type.startswith("full") else actor.kl_loss_type
+    kl_penalty(logp_K, ref_BT[pushed_BT], kind).sum().backward()
     slope_K, advantage_K = logp_K.grad, batch.advantages_BT[pushed_BT]
     assert slope_K is not None, "every estimator depends on the policy"
     return {"kl/pull": actor.kl_loss_coef * float(slope_K.norm() / advantage_K.norm())}

@@ -204,6 +204,9 @@ def _learning(config: RunConfig) -> Iterator[Finding]:
         key = "reward_model.overlong_buffer.len"
         message = f"expected a number of tokens from 1 to the response length, {room}"
         yield key, message, f"Use {key}={max(1, room // 5)}, or another rollout.response_length."
+    if config.algorithm.mask_truncated and config.algorithm.bootstrap_truncated:
+        message = "algorithm.mask_truncated=true excludes the rollouts that it applies to"
+        yield "algorithm.bootstrap_truncated", message, "Keep one of them."
     if config.rollout.temperature <= 0:
         message = "greedy rollouts of a task are all equal, so there is nothing to learn from"
         yield "rollout.temperature", message
