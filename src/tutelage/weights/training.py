@@ -29,7 +29,7 @@ from tutelage.weights import checkpoint
 from tutelage.weights.checkpoint import BEST, COLD, CONTROL, DROPPED, RL, SFT
 from tutelage.weights.cold_start import run_cold_start
 from tutelage.weights.config.extensions import has_critic
-from tutelage.weights.config.resolve import CHECKPOINTS, WARMUP
+from tutelage.weights.config.resolve import CHECKPOINTS
 from tutelage.weights.cost import planned, total_time
 from tutelage.weights.inputs import TrainingInputs, step_limit
 from tutelage.weights.measure import run_measurement
@@ -131,11 +131,7 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
     if not kept and not folder.conditions.is_file():
         record_start(setting, folder)
     else:
-        remarks, now = list[str](), machine.compute_conditions(setting.choice)
-        before = read_object(folder.conditions, remarks)
-        if not before:
-            message = remarks[0] if remarks else f"{folder.conditions.name} is missing"
-            progress.note(f"Warning: {message}, so changes of the machine cannot be detected")
+        before, now = read_object(folder.conditions), machine.compute_conditions(setting.choice)
         for change in machine.changed_conditions(before, now) if before else ():
             progress.note(f"not bit-identical from here: {change}")
         write_json(folder.conditions, now)
@@ -143,17 +139,10 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
     message = f"after step {state.phase_step}{f'/{limit}' if limit else ''} of {state.phase}"
     if state.phase in state.results.get("done", ()):
         message = f"after the phase {state.phase}"
-    elif not state.phase_step:
-        message = f"at the start{f' of {state.phase}' if state.phase else ''}"
     if later := lines[state.metrics_lines :]:
         message += f"; what was done since, up to step {later[-1]['step']} of "
         message += f"{later[-1]['phase']}, is repeated"
     progress.note(f"resumed {message}")
-    if len(lines) < state.metrics_lines:
-        progress.note(
-            f"Warning: {folder.metrics.name} has {len(lines)} of the {state.metrics_lines} lines "
-            "that were written until the checkpoint; the others are lost"
-        )
     state.metrics_lines = min(len(lines), state.metrics_lines)
     keep_lines(folder.metrics, state.metrics_lines)
     keep_lines(folder.events, len(folder.read_events()))
@@ -220,17 +209,13 @@ def introduce(work: TrainingRun) -> None:
         facts["memory"] = footprint.words()
     if setting.shown is not None:
         work.state.results.setdefault("demonstrations_from", setting.shown.origin)
-        rows, sft = setting.shown.train, setting.config.sft
-        facts["demonstrations"] = (
-            f"{setting.shown.origin}; {counted(len(rows), 'row')}, "
-            f"{sum(len(row.ids) for row in rows):,} tokens, in "
-            f"{sft.max_steps + sft.cooldown_steps} steps of {sft.batch_size}"
-        )
+        count, sft = counted(len(setting.shown.train), "row"), setting.config.sft
+        steps = f"in {sft.max_steps + sft.cooldown_steps} steps of {sft.batch_size}"
+        facts["demonstrations"] = f"{setting.shown.origin}; {count}, {steps}"
     if setting.config.algorithm.name == "rl":
         facts |= planned(setting, work.expected)
     facts |= total_time(work)
-    for name, key in (("rate", WARMUP), ("saves", CHECKPOINTS)):
-        facts |= {name: notes[key]} if key in notes else {}
+    facts |= {"saves": notes[CHECKPOINTS]}
     if setting.environment is None:
         facts["tools"] = ", ".join(setting.tools) or "none" if given is None else "the agent's own"
     facts["run"] = str(work.run.folder.path)

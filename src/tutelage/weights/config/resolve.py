@@ -8,7 +8,7 @@ before any model loads, and what has no effect is listed. The result is a `Resol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -40,8 +40,8 @@ from tutelage.weights.config.presets import (
 )
 
 ALGORITHM = "algorithm.name"
-WARMUP, CHECKPOINTS = "actor.optim.warmup_steps", "trainer.max_actor_ckpt_to_keep"
-"""Keys whose notes are part of a run's plan."""
+CHECKPOINTS = "trainer.max_actor_ckpt_to_keep"
+"""The key whose note is part of a run's plan."""
 _NO_GRADIENT = (
     "has an expected gradient of zero as a loss, so it does not keep the policy near the "
     "reference; use low_var_kl or kl+"
@@ -106,7 +106,7 @@ def resolve(
         kept.pop("trainer.test_tasks", None)
     settings = kept | users
     derived: Layer = {}
-    warnings = [*_settle_engine(users, derived, machine)]
+    warnings = _settle_engine(users, derived, machine)
     if _value(settings, "actor.use_kl_loss") and not _supervised(settings):
         kind = _value(settings, "actor.kl_loss_type")
         warnings += [f"actor.kl_loss_type={kind!r} {_NO_GRADIENT}"] * (kind in ("kl", "k1"))
@@ -187,18 +187,18 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
     return {key: _Set(key, _typed(key, v), f"preset {name}", key) for key, v in values.items()}
 
 
-def _settle_engine(users: Layer, derived: Layer, machine: Machine) -> Iterator[str]:
-    """Take the native engine in place of a vLLM that is not there; yields a warning."""
+def _settle_engine(users: Layer, derived: Layer, machine: Machine) -> list[str]:
+    """Take the native engine in place of a vLLM that is not there; return a warning then."""
     key, places = "rollout.name", ("rollout.servers", "rollout.vllm_python")
     there = machine.vllm or any(_value(users, place) for place in places)
-    if _value(users, key) == "vllm" and not there:
-        wanted = users[key]
-        derived[key] = _Set(key, "native", f"{wanted.origin} ({key}=vllm)", key)
-        yield (
-            f"{wanted.spelling}=vllm: vLLM is not available, so the native engine is used; set "
-            "rollout.servers, or rollout.vllm_python, the Python interpreter of an environment "
-            "with vLLM"
-        )
+    if there or _value(users, key) != "vllm":
+        return []
+    wanted = users[key]
+    derived[key] = _Set(key, "native", f"{wanted.origin} ({key}=vllm)", key)
+    return [
+        f"{wanted.spelling}=vllm: vLLM is not available, so the native engine is used; set "
+        "rollout.servers, or rollout.vllm_python, the Python of an environment with vLLM"
+    ]
 
 
 def _settle_device(settings: Layer, users: Layer, machine: Machine, derived: Layer) -> None:
@@ -262,15 +262,11 @@ def _value(layer: Layer, key: str) -> Any:
 
 def _notes(config: RunConfig) -> dict[str, str]:
     """What follows from the values and a reader would otherwise have to work out."""
-    trainer, optim = config.trainer, config.actor.optim
-    notes: dict[str, str] = {}
-    if optim.warmup_steps:
-        notes[WARMUP] = f"{optim.lr:g} after a warm-up (optimizer steps: {optim.warmup_steps})"
+    trainer = config.trainer
     every, keep = f"every {trainer.save_freq} steps and ", trainer.max_actor_ckpt_to_keep
     kept = "all" if keep is None else f"the last {keep} and the best in validation"
-    notes[CHECKPOINTS] = (
-        f"checkpoints {every * (trainer.save_freq > 0)}after the last step; {kept} are kept"
-    )
+    every *= trainer.save_freq > 0
+    notes = {CHECKPOINTS: f"checkpoints {every}after the last step; {kept} are kept"}
     if config.algorithm.name == "rl":
         updates = config.updates_per_batch
         later = "on-policy" if updates == 1 else f"all but the first off-policy ({updates - 1})"
