@@ -251,3 +251,24 @@ LOSSES = ExtensionRegistry(
     _as_loss,
 )
 """The values of `actor.policy_loss.loss_mode`, found as the estimators are."""
+
+ESTIMATOR, LOSS = ESTIMATORS.key, LOSSES.key
+METHODS: dict[str, dict[str, Any]] = {
+    "ppo": {ESTIMATOR: "gae"},
+    **{name: {ESTIMATOR: "grpo", LOSS: name} for name in LOSSES if name != "vanilla"},
+    **{name: {ESTIMATOR: name} for name in ESTIMATORS},
+    "gpg": {ESTIMATOR: "gpg", LOSS: "gpg"},
+    "dr_grpo": {ESTIMATOR: "grpo", "algorithm.norm_adv_by_std_in_grpo": False},
+    "dapo": {ESTIMATOR: "grpo"},
+}
+"""Methods by the name that `algorithm` and `--algorithm` take, with the keys that define each: a
+user's key that says otherwise is refused."""
+METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
+    "dr_grpo": {"actor.loss_agg_mode": "seq-mean-token-sum-norm", "actor.use_kl_loss": False},
+    "dapo": {
+        "actor.clip_ratio_high": 0.28,
+        "actor.use_kl_loss": False,
+        "algorithm.filter_groups.enable": True,
+    },
+}
+"""Further keys of a method, which users' keys win over."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl import value_loss
+from tutelage.algorithms.rl.value import explained_variance, value_loss
 from tutelage.config import RunConfig
 from tutelage.errors import RunError
 from tutelage.policy.numerics import Numerics
@@ -140,11 +140,3 @@ class Critic:
             )
         self._group.load(self.model.named(), state_dict["weights"])
         self._optimizer.load_state_dict(state_dict["optimizer"])
-
-
-def explained_variance(values_K: Tensor, returns_K: Tensor) -> float:
-    """`1 - Var(G - V) / Var(G)`: 1 is perfect, 0 as good as a constant; 0 when G is constant."""
-    spread = float(returns_K.var(correction=0)) if returns_K.numel() else 0.0
-    if spread < 1e-12:
-        return 0.0
-    return 1.0 - float((returns_K - values_K).var(correction=0)) / spread

@@ -38,6 +38,7 @@ from tutelage.algorithms.rl import (
     aggregation_denominator,
     importance_weights,
     kl_penalty,
+    kl_pull,
     merge_metrics,
     policy_loss,
 )
@@ -48,6 +49,7 @@ from tutelage.errors import ConfigError, RunError
 from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.network import TokenScores
 from tutelage.policy.numerics import Numerics
+from tutelage.policy.packing import together
 from tutelage.policy.value import ValueModel
 from tutelage.resources import POLICY
 from tutelage.seeds import SeedTree
@@ -251,7 +253,12 @@ class Learner:
             gap_BT = batch.logp_BT[few, : after_BT.shape[1]] - after_BT
             moved = gap_BT[batch.mask_BT[few, : after_BT.shape[1]]].mean()
             metrics["kl/update"] = float(moved)
-        return batch, metrics | _kl_pull(batch, actor)
+        ref_BT, pushed_BT = batch.ref_logp_BT, batch.mask_BT & ~batch.logp_BT.isnan()
+        if actor.use_kl_loss and ref_BT is not None:
+            values = (x_BT[pushed_BT] for x_BT in (batch.logp_BT, ref_BT, batch.advantages_BT))
+            pull = kl_pull(*values, actor.kl_loss_type)
+            metrics |= {} if pull is None else {"kl/pull": actor.kl_loss_coef * pull}
+        return batch, metrics
 
     def _gradient(self, batch: Batch, part: list[int], seeds: SeedTree) -> list[MicroBatchReport]:
         """Accumulate the gradient of one optimizer batch."""
@@ -274,7 +281,7 @@ class Learner:
         budget = batch.token_budget(live, actor.ppo_micro_batch_size_per_gpu, actor)
         plan = self._policy.micro_batches([rows[b] for b in live], budget)
         if way == "seq-mean-token-mean" or rule.whole_rollouts:
-            plan = _together(plan, [batch.rollouts_B[b] for b in live])
+            plan = together(plan, [batch.rollouts_B[b] for b in live])
         selection_BT = _selection(batch, part, actor.policy_loss, seeds)
         full = actor.use_kl_loss and actor.kl_loss_type.startswith("full")
         exact = self.reference if full else None
@@ -415,16 +422,6 @@ def _options_of(loss: PolicyLossConfig, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(loss, name) for name in names if name in PolicyLossConfig.model_fields}
 
 
-def _together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list[int]]:
-    """The plan with all rows of a rollout in the micro-batch that had its first one."""
-    homes: dict[int, int] = {}
-    moved: list[list[int]] = [[] for _ in plan]
-    for number, chosen in enumerate(plan):
-        for i in chosen:
-            moved[homes.setdefault(owners[i], number)].append(i)
-    return [chosen for chosen in moved if chosen]
-
-
 def _selection(
     batch: Batch, part: list[int], settings: PolicyLossConfig, seeds: SeedTree
 ) -> Tensor | None:
@@ -489,24 +486,6 @@ def _with_tokens(batch: Batch, passes: Sequence[MicroBatchReport], config: RunCo
     if weights_BT is not None:
         weights_BT = weights_BT.masked_fill(logp_BT.isnan(), torch.nan)
     return replace(batch, logp_BT=logp_BT, entropy_BT=entropy_BT, weights_BT=weights_BT)
-
-
-def _kl_pull(batch: Batch, actor: ActorConfig) -> dict[str, float]:
-    """How hard the KL in the loss pulls a token back, against how hard its advantage pushes it: the
-    slope of each in the token's log-probability before the update, as root mean squares. Empty
-    where nothing was compared."""
-    logp_BT, ref_BT = batch.logp_BT, batch.ref_logp_BT
-    if not actor.use_kl_loss or logp_BT is None or ref_BT is None:
-        return {}
-    pushed_BT = batch.mask_BT & (batch.advantages_BT != 0) & ~logp_BT.isnan()
-    logp_K = logp_BT[pushed_BT].requires_grad_()
-    if not logp_K.numel():
-        return {}
-    kind = "k2" if actor.kl_loss_type.startswith("full") else actor.kl_loss_type
-    kl_penalty(logp_K, ref_BT[pushed_BT], kind).sum().backward()
-    slope_K, advantage_K = logp_K.grad, batch.advantages_BT[pushed_BT]
-    assert slope_K is not None, "every estimator depends on the policy"
-    return {"kl/pull": actor.kl_loss_coef * float(slope_K.norm() / advantage_K.norm())}
 
 
 def try_extensions(config: RunConfig) -> None:

@@ -101,6 +101,20 @@ def _full_kl(logits_BTV: Tensor, ref_logits_BTV: Tensor) -> Tensor:
     return (logp_BTV.exp() * ratio_BTV).sum(dim=-1)
 
 
+def kl_pull(logp_K: Tensor, ref_logp_K: Tensor, advantages_K: Tensor, kind: str) -> float | None:
+    """How hard the KL in the loss pulls a token back, against how hard its advantage pushes it: the
+    slope of each in the token's log-probability, as root mean squares. None where no token has an
+    advantage."""
+    pushed_K = advantages_K != 0
+    if not pushed_K.any():
+        return None
+    moved_K = logp_K[pushed_K].detach().requires_grad_()
+    kind = "k2" if kind.startswith("full") else kind
+    kl_penalty(moved_K, ref_logp_K[pushed_K], kind).sum().backward()
+    assert moved_K.grad is not None, "every estimator depends on the policy"
+    return float(moved_K.grad.norm() / advantages_K[pushed_K].norm())
+
+
 def kl_in_reward(scores_BT: Tensor, kl_BT: Tensor, mask_BT: Tensor, beta: float) -> Tensor:
     """`r[t] = score[t] - beta * kl[t] * m[t]`, [B, T]; the KL is a number here, not a gradient."""
     return scores_BT - beta * kl_BT.detach().masked_fill(mask_BT == 0, 0)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tutelage.agents.builtin import AGENTS
-from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
+from tutelage.algorithms.extensions import ESTIMATOR, ESTIMATORS, LOSS, LOSSES
 from tutelage.config.facts import Machine
 from tutelage.config.issues import ConfigIssue
 from tutelage.config.keys import defaults, get, metadata
@@ -23,8 +23,6 @@ from tutelage.config.unused import UnusedRule
 from tutelage.platforms import platform_support
 from tutelage.weights.config.extensions import (
     CONTROL,
-    ESTIMATOR,
-    LOSS,
     NO_ESTIMATOR,
     unknown_names,
 )

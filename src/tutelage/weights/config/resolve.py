@@ -16,7 +16,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
+from tutelage.algorithms.extensions import (
+    ESTIMATOR,
+    ESTIMATORS,
+    LOSS,
+    LOSSES,
+    METHOD_DEFAULTS,
+    METHODS,
+)
 from tutelage.config.aliases import canonical, spellings
 from tutelage.config.facts import Machine
 from tutelage.config.fields import plain
@@ -29,12 +36,10 @@ from tutelage.config.schema import RunConfig
 from tutelage.errors import ConfigError, counted
 from tutelage.resources import SHIPPED
 from tutelage.weights.config.checks import find_problems, unused_keys
-from tutelage.weights.config.extensions import ESTIMATOR, LOSS, registered_names
+from tutelage.weights.config.extensions import registered_names
 from tutelage.weights.config.presets import (
     DEMONSTRATIONS,
     DEMONSTRATIONS_EMBEDDED,
-    METHOD_DEFAULTS,
-    METHODS,
     RECIPES,
     recipe_preset,
 )
