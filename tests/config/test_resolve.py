@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from tests.in_one_item import in_one_item
 
+from tutelage.algorithms.extensions import METHOD_DEFAULTS, METHODS
 from tutelage.config import Machine, Resolved
 from tutelage.config.keys import leaf_fields
 from tutelage.errors import ConfigError
 from tutelage.runs.inputs import load_tasks
 from tutelage.tasks.word_problems import LEVELS
 from tutelage.weights.config import resolve
-from tutelage.weights.config.presets import EMBEDDED_POLICY, METHOD_DEFAULTS, METHODS, RECIPES
+from tutelage.weights.config.presets import EMBEDDED_POLICY, RECIPES
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
 

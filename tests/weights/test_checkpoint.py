@@ -182,6 +182,6 @@ def test_the_disk_is_counted_before_a_run_begins(
         build_app(), ["train", "math", "--output", str(tmp_path / "run"), *keys]
     )
     assert done.exit_code == 2, done.output
-    told = r"12 checkpoints of 0\.\d MB do not fit in .*lower trainer\.max_actor_ckpt_to_keep"
+    told = r"12 checkpoints need 0\.\d+ GB in .*lower trainer\.max_actor_ckpt_to_keep"
     assert re.search(told, " ".join(done.stderr.split()))
     assert not (tmp_path / "run" / "config.json").exists()

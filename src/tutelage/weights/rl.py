@@ -74,14 +74,9 @@ def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | Non
             "time/update": seconds - values["time/rollout"],
             "tokens_per_second": values["rollout/tokens"] * len(groups.played) / seconds,
         }
-        warnings: list[str] = state.results.setdefault("warnings", [])
-        rows, rewriting = values.get("rollout/rows", 1.0), setting.policy.codec.thoughts.rewriting
-        if rows > 1 and rewriting and not any("training rows" in text for text in warnings):
-            warnings.append(
-                f"a rollout became {rows:.3g} training rows on average, which takes longer: the "
-                f"chat template {rewriting}"
-            )
-            work.warn(warnings[-1])
+        rewriting = setting.policy.codec.thoughts.rewriting
+        if values.get("rollout/rows", 1.0) > 1 and rewriting:
+            work.warn_once(f"a rollout has several training rows: the chat template {rewriting}")
         _validate(work, phase, values)
         if phase == RL:
             steps.append(values)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tutelage import files
 from tutelage.environments.start import write_demonstrations
 from tutelage.errors import RunError, counted
 from tutelage.policy import machine
@@ -81,9 +82,8 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
         if ended or (state.phase in (RL, SFT) and state.phase_step >= (limit or float("inf"))):
             raise RunError(
                 f"trainer.resume_from_path={start!r} was saved after the last of "
-                f"{limit or state.phase_step} steps, so nothing would be trained; use one saved "
-                "during training, such as checkpoints/step_000040, or raise "
-                "trainer.total_training_steps (--steps)"
+                f"{limit or state.phase_step} steps, so nothing would be trained; use one such as "
+                "checkpoints/step_000040, or raise trainer.total_training_steps (--steps)"
             )
         check_models(work.setting.policy, config)
         footprint = Footprint.loaded(work.setting)
@@ -91,7 +91,10 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
         # A checkpoint has the weights twice, AdamW's numbers of what is trained, and a critic.
         size = 8 * (footprint.parameters + footprint.trained)
         size += 12 * footprint.parameters * has_critic(config)
-        checkpoint.check_room(folder, size, trainer.max_actor_ckpt_to_keep)
+        kept = 2 + (trainer.max_actor_ckpt_to_keep or 1)  # the best, and one in the writing
+        place = next(path for path in folder.path.absolute().parents if path.is_dir())
+        way = "lower trainer.max_actor_ckpt_to_keep, or choose an --output on another disk"
+        files.check_room(place, kept * size, f"{kept} checkpoints need", way)
     work.pool = start_workers(work.setting)
     if config.rollout.name == "vllm":
         work.servers = Servers(work.setting, folder, progress)
@@ -200,8 +203,6 @@ def introduce(work: TrainingRun) -> None:
             "shipped, a policy that mostly guesses (`--from-scratch` trains it from random "
             "weights); RL makes it call its tools again"
         )
-    elif model.path is None and not own:
-        facts["start"] = "random weights"
     if setting.environment is not None:
         facts["environment"] = setting.environment.name
     footprint = Footprint.loaded(setting)
