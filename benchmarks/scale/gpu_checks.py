@@ -40,7 +40,7 @@ from tutelage.testing import tiny_policy
 from tutelage.types import Sampled, Sampling
 from tutelage.weights.cold_start import supervised_step
 from tutelage.weights.optim import supervised_optimizer
-from tutelage.weights.process_group import accumulate
+from tutelage.weights.process_group import ONE_PROCESS
 
 BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.2}
 """Most that sampler and trainer may differ by, in nats a token."""
@@ -75,7 +75,7 @@ def tf32_is_off(choice: ComputeSettings) -> Found:
         errors.append(float(((a @ b).double() - exact).abs().max() / exact.abs().max()))
         return (a @ weight).sum(), None
 
-    accumulate([weight], [0], loss)
+    ONE_PROCESS.accumulate([weight], [0], loss)
     allowed = torch.backends.cuda.matmul.allow_tf32
     return {"ok": errors[0] < 1e-5 and not allowed, "error": errors[0], "allow_tf32": allowed}
 

@@ -37,7 +37,7 @@ from tutelage.policy.hf_model import Network
 from tutelage.policy.machine import SMALL_MODEL
 from tutelage.policy.model import Policy
 from tutelage.runs.signals import ENDING
-from tutelage.weights.process_group import ProcessGroup, accumulate
+from tutelage.weights.process_group import ProcessGroup
 
 Item = TypeVar("Item")
 Out = TypeVar("Out")
@@ -109,7 +109,8 @@ class TorchProcessGroup(ProcessGroup):
             if self._tree:
                 reports = accumulate_in_tree(parameters, mine, turns, of, self.size)
             else:
-                reports = accumulate(parameters, mine, of, threads=1 if sharded else threads)
+                alone = 1 if sharded else threads
+                reports = super().accumulate(parameters, mine, of, threads=alone)
                 self._reduce(sharding.whole(parameters))
         if sharded:
             for network in self._sharded:

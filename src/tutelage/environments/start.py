@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tutelage.config import RunConfig
 from tutelage.environments.episode import PlayedEpisode, check_deterministic, play_episode
@@ -120,6 +121,21 @@ def imitated_episodes(
         first = Message("system", prompt)
         rows = [replace(row, messages=(first, *row.messages)) for row in rows]
     return rows, origin
+
+
+def fitting(
+    rows: Sequence[Demonstration],
+    encode: Callable[[Sequence[Message], Sequence[ToolSpec]], tuple[Sequence[int], Any]],
+    most: int,
+) -> list[Demonstration]:
+    """Return the episodes of at most so many tokens. Raises `ConfigError` where none is left."""
+    kept = [row for row in rows if len(encode(row.messages, row.tools)[0]) <= most]
+    if not kept:
+        raise ConfigError(
+            f"every episode of the environment has more than {most} tokens; raise "
+            "rollout.max_len, or use a model with a longer context"
+        )
+    return kept
 
 
 async def play_demonstrations(

@@ -22,7 +22,7 @@ from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
 from tutelage.environments.protocol import EnvironmentFactory
-from tutelage.environments.start import check_repeats, imitated_episodes
+from tutelage.environments.start import check_repeats, fitting, imitated_episodes
 from tutelage.errors import ConfigError, DataError, ModelError, counted
 from tutelage.policy.codec import Codec
 from tutelage.policy.machine import ComputeSettings, apply_settings, choose_compute
@@ -278,14 +278,7 @@ def prepare_rl(
         both = max(one.test_in_train for one in (overlap, known, solved))
         overlap = replace(overlap, test_in_train=both)
         rows, most = demonstrated.rows, policy.max_positions
-        if acted:  # an episode may be longer than the context
-            encode = policy.codec.demonstration
-            rows = [row for row in rows if len(encode(row.messages, row.tools)[0]) <= most]
-        if not rows:
-            raise ConfigError(
-                f"every episode of the environment has more than {most} tokens; raise "
-                "rollout.max_len, or use a model with a longer context"
-            )
+        rows = fitting(rows, policy.codec.demonstration, most) if acted else rows
         shown = _sft_dataset(config, policy.codec, most, rows, ())
         shown = replace(shown, origin=demonstrated.origin)
     setting = TrainingInputs(

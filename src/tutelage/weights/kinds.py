@@ -224,9 +224,10 @@ class WeightTraining(RunKind):
 
     def enter(self, phase: str) -> None:
         """A phase begins, or goes on."""
-        from tutelage.weights.training import enter
-
-        enter(self.work, phase)
+        work, state = self.work, self.work.state
+        if state.phase != phase:
+            state.phase, state.phase_step, state.phase_data = phase, 0, {}
+        work.phase_began = work.clock.elapsed() - state.seconds.get(phase, 0.0)
 
     def leave(self, phase: str) -> None:
         """Keep what later phases and the user need of a phase, in a checkpoint too."""

@@ -175,8 +175,6 @@ class Learner:
             batch, fields = self._update_policy(batch, seeds, rate)
             values |= {**fields, "lr": config.actor.optim.lr * rate}
             self._group.publish(self._policy, self._whole)
-        if len(batch.stale) == len(batch.rows):
-            values.pop("max_dlogp", None)  # no row could be compared
         if self.reference is not None:
             values |= self.reference.steer(batch)
         return batch, values

@@ -164,9 +164,8 @@ def _validate(work: TrainingRun, phase: str, values: dict[str, float]) -> None:
         return
     if evaluation.success is not None and evaluation.success >= trainer.stop_at_success:
         state.phase_data["solved"] = evaluation.success
-    elif not evaluation.kind.has_success and "told" not in state.phase_data:
-        state.phase_data["told"] = True
-        work.run.progress.note(
+    elif not evaluation.kind.has_success:
+        work.warn_once(
             "trainer.stop_at_success needs a success rule for a graded reward; set "
             "reward.success=PART or reward.success='\">=0.5\"'"
         )

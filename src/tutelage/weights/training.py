@@ -252,14 +252,6 @@ def phases_of(work: TrainingRun) -> list[Phase]:
     return out
 
 
-def enter(work: TrainingRun, phase: str) -> None:
-    """Begin a phase, or go on with it."""
-    state = work.state
-    if state.phase != phase:
-        state.phase, state.phase_step, state.phase_data = phase, 0, {}
-    work.phase_began = work.clock.elapsed() - state.seconds.get(phase, 0.0)
-
-
 def leave(work: TrainingRun, phase: str) -> None:
     """Keep what later phases and the user need of a phase that has ended, in a checkpoint too."""
     state, setting, folder = work.state, work.setting, work.run.folder
