@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tutelage.config.rl import OptimizerConfig
 from tutelage.weights import optim
-from tutelage.weights.optim import Optimizer, make_optimizer, supervised_optimizer
+from tutelage.weights.optim import SUPERVISED, Optimizer, make_optimizer
 from tutelage.weights.process_group import ONE_PROCESS
 
 Made = tuple[list[tuple[str, Tensor]], Optimizer]
@@ -40,7 +40,7 @@ def make_adamw() -> Made:
 
 def make_muon() -> Made:
     named = parameters()
-    return named, supervised_optimizer(named, lr=1e-2)
+    return named, make_optimizer(named, SUPERVISED.model_copy(update={"lr": 1e-2}), "muon")
 
 
 def work(named: list[tuple[str, Tensor]], optimizer: Optimizer, steps: range) -> None:

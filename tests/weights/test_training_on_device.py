@@ -23,7 +23,7 @@ from tutelage.policy.row import Row
 from tutelage.types import Call, Rollout
 from tutelage.weights.cold_start import supervised_step
 from tutelage.weights.learner import Learner
-from tutelage.weights.optim import Kind, supervised_optimizer
+from tutelage.weights.optim import SUPERVISED, Kind, make_optimizer
 
 from .samples import config, learn, step_of_rollouts
 
@@ -138,10 +138,11 @@ def test_supervised_steps(
     losses: list[list[float]] = []
     for where in (device.first, torch.device("cpu")):
         policy = fresh("qwen2").to(where)
-        used = supervised_optimizer(policy.named(), lr=1e-3, kind=optimizer)
+        optim = SUPERVISED.model_copy(update={"lr": 1e-3})
+        used = make_optimizer(policy.named(), optim, optimizer)
         steps = [supervised_step(policy, used, rows, FLOAT, 1.0, 64) for _ in range(3)]
         losses.append([values["loss/sft"] for values in steps])
-        again = supervised_optimizer(policy.named(), lr=1e-3, kind=optimizer)
+        again = make_optimizer(policy.named(), optim, optimizer)
         again.load_state_dict(used.state_dict())
         policy.save(tmp_path / where.type)
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)

@@ -57,7 +57,7 @@ PROMPT_OPTIONS = (*OF_WEIGHTS, "runners", "rollouts", "budget_usd")
 
 def searches(recipe: str, algorithm: str | None) -> bool:
     """Whether a command asks to search for prompts. Raises `ConfigError` for an unknown name."""
-    from tutelage.weights.config.presets import METHODS
+    from tutelage.algorithms.extensions import METHODS
 
     of_weights = (*OF_ALGORITHMS, *METHODS)
     known = (*of_weights, *PROMPT_ALGORITHMS)

@@ -48,6 +48,8 @@ WORKING = datetime.timedelta(minutes=10)
 """Timeout of what ranks compute together."""
 PLAYING = datetime.timedelta(days=7)
 """Timeout of ranks that wait for rank 0: rollouts take what they take."""
+LAST_WORD = 20.0
+"""Seconds that a rank which has failed listens whether rank 0 has too."""
 LOST = "another rank has ended, so the run cannot continue"
 """How rank 0's message begins where another rank has ended."""
 
@@ -116,6 +118,16 @@ class TorchProcessGroup(ProcessGroup):
             for network in self._sharded:
                 sharding.release(network)
         return self._together(cast("list[Out]", reports[:count]), len(items))
+
+    def goes_on(self) -> bool:
+        """See `ProcessGroup`."""
+        heard: list[None] = []
+        listener = threading.Thread(
+            target=lambda: heard.append(self.agree(lambda: None)), name="last-word", daemon=True
+        )
+        listener.start()
+        listener.join(LAST_WORD)
+        return bool(heard) or listener.is_alive()
 
     def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
         """See `ProcessGroup`."""

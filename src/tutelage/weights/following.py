@@ -13,7 +13,6 @@ import importlib
 import os
 import platform
 import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,8 +41,6 @@ NOT_BY_RAY = (
     "torchrun --nproc-per-node=2 SCRIPT.py (or -m tutelage train AGENT.py)"
 )
 """What is said where Ray would place the ranks that train one."""
-PATIENCE = 20.0
-"""Seconds that a rank which has failed listens whether rank 0 has too."""
 
 
 def together(job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON]) -> JSON:
@@ -146,21 +143,8 @@ def _follow(job: WeightTraining, name: str, group: ProcessGroup) -> None:
             except KeyboardInterrupt as stopped:
                 raise SystemExit(0) from stopped
             except TutelageError as error:
-                if _met_alone(group):
+                if group.goes_on():
                     raise RunError(f"rank {group.rank} of {group.size}: {error}") from error
                 raise SystemExit(0) from error
             finally:
                 job.close()
-
-
-def _met_alone(group: ProcessGroup) -> bool:
-    """Whether rank 0 goes on after what ended this rank."""
-    heard: list[None] = []
-
-    def listen() -> None:
-        heard.append(group.agree(lambda: None))
-
-    listener = threading.Thread(target=listen, name="last-word", daemon=True)
-    listener.start()
-    listener.join(PATIENCE)
-    return bool(heard) or listener.is_alive()

@@ -251,9 +251,8 @@ class Learner:
             gap_BT = batch.logp_BT[few, : after_BT.shape[1]] - after_BT
             moved = gap_BT[batch.mask_BT[few, : after_BT.shape[1]]].mean()
             metrics["kl/update"] = float(moved)
-        ref_BT, pushed_BT = batch.ref_logp_BT, batch.mask_BT & ~batch.logp_BT.isnan()
-        if actor.use_kl_loss and ref_BT is not None:
-            values = (x_BT[pushed_BT] for x_BT in (batch.logp_BT, ref_BT, batch.advantages_BT))
+        if actor.use_kl_loss and batch.ref_logp_BT is not None:
+            values = (batch.logp_BT, batch.ref_logp_BT, batch.advantages_BT, batch.mask_BT)
             pull = kl_pull(*values, actor.kl_loss_type)
             metrics |= {} if pull is None else {"kl/pull": actor.kl_loss_coef * pull}
         return batch, metrics

@@ -103,6 +103,10 @@ class ProcessGroup:
                 finally:
                     wait(working)
 
+    def goes_on(self) -> bool:
+        """Return whether rank 0 goes on after what ended this rank."""
+        return False
+
     def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
         """Scale the gradients down to a norm of `limit`; return the norm that they had."""
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit))

@@ -101,18 +101,20 @@ def _full_kl(logits_BTV: Tensor, ref_logits_BTV: Tensor) -> Tensor:
     return (logp_BTV.exp() * ratio_BTV).sum(dim=-1)
 
 
-def kl_pull(logp_K: Tensor, ref_logp_K: Tensor, advantages_K: Tensor, kind: str) -> float | None:
+def kl_pull(
+    logp_BT: Tensor, ref_logp_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, kind: str
+) -> float | None:
     """How hard the KL in the loss pulls a token back, against how hard its advantage pushes it: the
-    slope of each in the token's log-probability, as root mean squares. None where no token has an
-    advantage."""
-    pushed_K = advantages_K != 0
-    if not pushed_K.any():
+    slope of each in the token's log-probability, as root mean squares. None where no token that was
+    scored (others are NaN) has an advantage."""
+    pushed_BT = mask_BT & (advantages_BT != 0) & ~logp_BT.isnan()
+    logp_K = logp_BT[pushed_BT].requires_grad_()
+    if not logp_K.numel():
         return None
-    moved_K = logp_K[pushed_K].detach().requires_grad_()
     kind = "k2" if kind.startswith("full") else kind
-    kl_penalty(moved_K, ref_logp_K[pushed_K], kind).sum().backward()
-    assert moved_K.grad is not None, "every estimator depends on the policy"
-    return float(moved_K.grad.norm() / advantages_K[pushed_K].norm())
+    kl_penalty(logp_K, ref_logp_BT[pushed_BT], kind).sum().backward()
+    assert logp_K.grad is not None, "every estimator depends on the policy"
+    return float(logp_K.grad.norm() / advantages_BT[pushed_BT].norm())
 
 
 def kl_in_reward(scores_BT: Tensor, kl_BT: Tensor, mask_BT: Tensor, beta: float) -> Tensor:
