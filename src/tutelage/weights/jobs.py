@@ -92,7 +92,6 @@ def dry_run(
     runner = placement.workers(PlaySettings("dry-run", Mode.VAL, config.rollout.temperature))
     task, seeds = setting.tasks.train[0], setting.seeds.child("dry-run")
     played = asyncio.run(runner.run([RolloutSpec(task, Mode.VAL, "dry-run", 0, seeds)]))
-    untried = untried_warning(played, setting.context, setting.policy.max_positions)
-    if untried is not None:
+    if untried := untried_warning(played, setting.context, setting.policy.max_positions):
         logger.warning(untried)
     return played[0]

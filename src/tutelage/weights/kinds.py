@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from tutelage.weights.inputs import TrainingInputs
     from tutelage.weights.run import TrainingRun
 
-_JUDGE = "llm_judge"
-
 
 @register
 @dataclass
@@ -79,7 +77,7 @@ class WeightTraining(RunKind):
         own = ENVIRONMENT_REWARD if acts else EMBEDDED_REWARD
         grader = str(files.agent.get("reward") or named or own)
         success = files.section("reward").get("success")
-        remote = bool(files.agent.get("remote")) or grader == _JUDGE
+        remote = bool(files.agent.get("remote")) or grader == "llm_judge"
         model = files.section("model")
         path = model.get("path")
         base = str(path) if path else f"embedded {model.get('size', '')}".strip()

@@ -63,6 +63,7 @@ from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.reference import ReferencePolicy
 from tutelage.weights.scoring import logp_of
 
+CLIP_RATIOS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 DISTANCE_ROWS = 8
 """Rows that are scored again after an update, to say how far it moved the policy: few, since each
 costs a forward pass."""
@@ -404,10 +405,7 @@ def _policy_loss(
         old,
         advantages,
         mask,
-        clip_ratio=actor.clip_ratio,
-        clip_ratio_low=actor.clip_ratio_low,
-        clip_ratio_high=actor.clip_ratio_high,
-        clip_ratio_c=actor.clip_ratio_c,
+        **{name: getattr(actor, name) for name in CLIP_RATIOS},
         aggregation=actor.loss_agg_mode or loss.aggregation,
         **_options_of(actor.policy_loss, loss.options),
         **options,

@@ -143,8 +143,8 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
     if state.phase in state.results.get("done", ()):
         message = f"after the phase {state.phase}"
     if later := lines[state.metrics_lines :]:
-        message += f"; what was done since, up to step {later[-1]['step']} of "
-        message += f"{later[-1]['phase']}, is repeated"
+        until = f"step {later[-1]['step']} of {later[-1]['phase']}"
+        message += f"; what was done since, up to {until}, is repeated"
     progress.note(f"resumed {message}")
     state.metrics_lines = min(len(lines), state.metrics_lines)
     keep_lines(folder.metrics, state.metrics_lines)
@@ -199,10 +199,7 @@ def introduce(work: TrainingRun) -> None:
         "policy": f"{own or model.path or f'embedded {model.size}'}, {size:.2f} M parameters",
     }
     if model.path == SHIPPED and not own:
-        facts["start"] = (
-            "shipped, a policy that mostly guesses (`--from-scratch` trains it from random "
-            "weights); RL makes it call its tools again"
-        )
+        facts["start"] = "shipped, it mostly guesses (`--from-scratch`: from random weights)"
     if setting.environment is not None:
         facts["environment"] = setting.environment.name
     footprint = Footprint.loaded(setting)
