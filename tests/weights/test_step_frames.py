@@ -22,7 +22,7 @@ from tutelage.cli import build_app
 from tutelage.engine.protocol import Request
 from tutelage.rollouts import grading
 from tutelage.testing import ScriptedEngine
-from tutelage.weights import inputs
+from tutelage.weights import placement
 from tutelage.weights.loop import TrainingLoop
 
 from .tiny_job import material, overrides
@@ -111,7 +111,7 @@ def stacks(
     new_loop = asyncio.events.new_event_loop
     monkeypatch.setattr(asyncio.events, "new_event_loop", looped)
     monkeypatch.setattr(
-        inputs, "make_engine", lambda policy, **_: ScriptedEngine(policy.codec, answer)
+        placement, "make_engine", lambda policy, **_: ScriptedEngine(policy.codec, answer)
     )
     recording(grading, "reward", "compute_reward")
     recording(torch.Tensor, "backward", "backward")
