@@ -123,21 +123,12 @@ def test_the_last_table_has_the_mean_reward_and_no_row_without_tools(
     cells = [line.split() for line in done.stdout.splitlines()]
     assert ["mean", "reward,", "sampled", "1", "1", "+0.000"] in cells
     assert "no tools" not in done.stdout
-    told, _, rest = (
-        (next(Path("runs").iterdir()) / "report.html").read_text().partition("Not measured")
-    )
-    assert rest.split("</p>")[0].split(":")[1].strip() == "control, after, without tools."
-    for words in ("without tools", "with its tools", "a control"):
-        assert words not in told
 
 
 def test_ask_is_suggested_with_a_question_of_the_run(train: Callable[..., Any]) -> None:
     done = train("--output", "run")
     suggested = next(line for line in done.stdout.splitlines() if "tutelage ask run" in line)
     assert re.search(r'ask run "\d: what is 6 [*] 7[?]"$', suggested), suggested
-    asked = CliRunner().invoke(build_app(), ["ask", "run", "what " * 400])
-    assert asked.exit_code == 2, asked.output
-    assert "does not fit into the context of 'run'" in asked.stderr
 
 
 @pytest.mark.full

@@ -210,13 +210,22 @@ def make_rows(
     for b, row in enumerate(rows):
         mask_BT[b, : len(row.mask)] = torch.tensor(row.mask, dtype=torch.bool)
         old_logp_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
-    rule = Success.of(config.reward.success)
+    rule, buffer = Success.of(config.reward.success), config.reward_model.overlong_buffer
     played: list[_Played] = []
     for r in judged:
         assert r.reward is not None, "it was judged"
-        costs, cut = (_overlong(r, config), _tool_errors(r, config)), is_truncated(r)
-        reward = r.reward.value + sum(costs)
-        played.append(_Played(r.id, r.group, reward, succeeded(r, rule), cut, *costs))
+        overlong, earned = 0.0, r.reward.value
+        if buffer.enable:  # DAPO's soft length penalty as verl has it (arXiv 2503.14476, eq. 13)
+            length = sum(len(call.sampled.token_ids) for call in r.last.calls)
+            exceeding = length - (config.response_tokens - buffer.len)
+            overlong = min(-exceeding / buffer.len * buffer.penalty_factor, 0.0)
+        # Failed tool calls take from a positive reward. A failure has nothing to lose: else the one
+        # with fewer errors would be better than its group.
+        failed = sum(result.error is not None for result in r.last.tool_results)
+        price = -min(1.0, failed * config.reward_model.tool_error_penalty) * max(earned, 0.0)
+        reward = earned + sum((overlong, price))
+        traits = (succeeded(r, rule), is_truncated(r))
+        played.append(_Played(r.id, r.group, reward, *traits, overlong, price))
     masked = config.algorithm.mask_truncated
     for number, last in {number: b for b, number in enumerate(owners)}.items():
         # The sum of the turns' rewards is the reward, unless a reward function gave another one.
@@ -245,25 +254,6 @@ def make_rows(
         stale=frozenset(b for b, row in enumerate(rows) if row.oldest_version < version),
         closed=len({r.group for r in rollouts} - {played[n].group for n in owners + rowless}),
     )
-
-
-def _overlong(rollout: Rollout, config: RunConfig) -> float:
-    """DAPO's soft length penalty, as verl computes it (Yu et al., arXiv 2503.14476, eq. 13)."""
-    buffer = config.reward_model.overlong_buffer
-    if not buffer.enable:
-        return 0.0
-    length = sum(len(call.sampled.token_ids) for call in rollout.last.calls)
-    exceeding = length - (config.response_tokens - buffer.len)
-    return min(-exceeding / buffer.len * buffer.penalty_factor, 0.0)
-
-
-def _tool_errors(rollout: Rollout, config: RunConfig) -> float:
-    """What failed tool calls take from a positive reward. A failure has nothing to lose: else the
-    one with fewer errors would be better than its group."""
-    assert rollout.reward is not None, "it was judged"
-    failed = sum(result.error is not None for result in rollout.last.tool_results)
-    share = min(1.0, failed * config.reward_model.tool_error_penalty)
-    return -share * max(rollout.reward.value, 0.0)
 
 
 def with_advantages(

@@ -13,7 +13,8 @@ import importlib
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,25 +44,26 @@ NOT_BY_RAY = (
 """What is said where Ray would place the ranks that train one."""
 
 
-def together(job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON]) -> JSON:
-    """Return the result of a run on every rank that a launcher has started or that Ray is to place:
-    `lead` works on it on rank 0, and the others follow."""
-    group = launched()
-    if group.size > 1:
-        return _as_rank(job, folder, lead, group)
-    if "RANK" in os.environ or machine_facts().placed_ranks(job.resolved.config) == 1:
-        return lead()
+@contextmanager
+def ranks_of(job: WeightTraining, folder: RunFolder) -> Generator[ProcessGroup]:
+    """The processes that work on a run: those that a launcher has started, or that Ray is to place,
+    until this is left; else this one alone."""
+    group, placed = launched(), machine_facts().placed_ranks(job.resolved.config) > 1
+    if group.size > 1 or "RANK" in os.environ or not placed:
+        yield group
+        return
     if job.given is not None:
         raise ConfigError(NOT_BY_RAY)
     ray_ranks = importlib.import_module("tutelage.distributed.ray_ranks")
     with ray_ranks.placed(job.resolved, folder.path) as group:
-        return _as_rank(job, folder, lead, group)
+        yield group
 
 
-def _as_rank(
-    job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON], group: ProcessGroup
+def as_rank(
+    job: WeightTraining, folder: RunFolder, group: ProcessGroup, lead: Callable[[], JSON]
 ) -> JSON:
-    """The result of a run on this rank."""
+    """The result of a run on this rank of several: `lead` works on it on rank 0, and the others
+    follow."""
     own = {} if job.given is None else job.given.sources
     check_ranks(group, facts_of(job.resolved) | own, folder)
     if group.rank:

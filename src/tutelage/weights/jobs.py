@@ -21,7 +21,7 @@ from tutelage.runs.loggers import check_loggers
 from tutelage.runs.metrics import untried_warning
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
-from tutelage.weights.following import together
+from tutelage.weights.following import as_rank, ranks_of
 from tutelage.weights.kinds import training
 from tutelage.weights.memory import Footprint, check_stored
 from tutelage.weights.paths import find_checkpoint
@@ -45,7 +45,10 @@ def train(
     """
     check_loggers(resolved.config.trainer.logger)
     job = training(resolved, given)
-    return together(job, folder, lambda: lifecycle.start(job, folder, progress))
+    with ranks_of(job, folder) as group:
+        if group.size == 1:
+            return lifecycle.start(job, folder, progress)
+        return as_rank(job, folder, group, lambda: lifecycle.start(job, folder, progress))
 
 
 def resume(
@@ -63,7 +66,8 @@ def resume(
     def lead() -> JSON:
         return lifecycle.resume(type(job), folder, progress, job, allow_changes=allow_changes)
 
-    return together(job, folder, lead)
+    with ranks_of(job, folder) as group:
+        return lead() if group.size == 1 else as_rank(job, folder, group, lead)
 
 
 def dry_run(

@@ -56,10 +56,12 @@ class RolloutPool(Protocol):
 
     def remarks(self) -> list[str]:
         """What is not the same on every worker, so that rollouts may depend on who plays them."""
+        ...
 
     def placement(self, policies: Callable[[str], Policy], tell: Tell) -> LocalPlacement:
         """These workers as a run's placement. `policies` gives those that are trained by name, and
         the one before training."""
+        ...
 
     def close(self) -> None:
         """End them."""
