@@ -51,13 +51,18 @@ def cache_folder(name: str) -> Path:
     return home / "tutelage" / name
 
 
-def check_disk(folder: Path, size: float) -> None:
-    """Raise `ConfigError` if the disk of a folder has fewer than `size` free bytes."""
+def check_room(
+    folder: Path,
+    size: float,
+    need: str = "the model needs",
+    way: str = "free some space, or set XDG_CACHE_HOME to a folder on another disk",
+) -> None:
+    """Raise `ConfigError` where the disk of a folder has no room for that many bytes."""
     free = shutil.disk_usage(folder).free
     if free < size:
         raise ConfigError(
-            f"the model needs {size / 1e9:.2f} GB in {str(folder)!r}, but only {free / 1e9:.2f} GB "
-            "are free; free some space, or set XDG_CACHE_HOME to a folder on another disk"
+            f"{need} {size / 1e9:.3g} GB in {str(folder)!r}, but only {free / 1e9:.3g} GB are "
+            f"free; {way}"
         )
 
 

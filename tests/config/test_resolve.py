@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from tests.in_one_item import in_one_item
 
+from tutelage.algorithms.extensions import METHOD_DEFAULTS, METHODS
 from tutelage.config import Machine, Resolved
 from tutelage.errors import ConfigError
 from tutelage.runs.inputs import load_tasks
 from tutelage.tasks.word_problems import LEVELS
 from tutelage.weights.config import resolve
-from tutelage.weights.config.presets import METHOD_DEFAULTS, METHODS
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
 

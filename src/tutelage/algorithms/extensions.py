@@ -65,7 +65,7 @@ class Estimator:
         A key that ends with a period, such as `critic.`, is a whole section.
         """
         compared = ("algorithm.single_member",) if self.groups else ()
-        critic = ("critic.", "trainer.critic_warmup")
+        critic = ("critic.", "trainer.critic_warmup", "algorithm.bootstrap_truncated")
         valued = critic if self.critic else ()
         return (*self.settings, *compared, *valued)
 
@@ -259,4 +259,25 @@ LOSSES = ExtensionRegistry(
     },
     _to_loss,
 )
-"""The built-in values of `actor.policy_loss.loss_mode`; loss `NAME` is in `losses/NAME.py`."""
+"""The values of `actor.policy_loss.loss_mode`, found as the estimators are."""
+
+ESTIMATOR, LOSS = ESTIMATORS.key, LOSSES.key
+METHODS: dict[str, dict[str, Any]] = {
+    "ppo": {ESTIMATOR: "gae"},
+    **{name: {ESTIMATOR: "grpo", LOSS: name} for name in LOSSES if name != "vanilla"},
+    **{name: {ESTIMATOR: name} for name in ESTIMATORS},
+    "gpg": {ESTIMATOR: "gpg", LOSS: "gpg"},
+    "dr_grpo": {ESTIMATOR: "grpo", "algorithm.norm_adv_by_std_in_grpo": False},
+    "dapo": {ESTIMATOR: "grpo"},
+}
+"""Methods by the name that `algorithm` and `--algorithm` take, with the keys that define each: a
+user's key that says otherwise is refused."""
+METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
+    "dr_grpo": {"actor.loss_agg_mode": "seq-mean-token-sum-norm", "actor.use_kl_loss": False},
+    "dapo": {
+        "actor.clip_ratio_high": 0.28,
+        "actor.use_kl_loss": False,
+        "algorithm.filter_groups.enable": True,
+    },
+}
+"""Further keys of a method, which users' keys win over."""

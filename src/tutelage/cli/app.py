@@ -12,11 +12,12 @@ import atexit
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from multiprocessing import active_children
 from typing import Annotated, Any
 
@@ -131,7 +132,7 @@ def build_app() -> typer.Typer:
         context_settings={
             "help_option_names": ["-h", "--help"],
             "max_content_width": _HELP_WIDTH,
-            "token_normalize_func": lambda option: option.replace("_", "-"),
+            "token_normalize_func": partial(re.sub, "_", "-"),
         },
         **PLAIN_TEXT,
     )

@@ -1,6 +1,6 @@
 """`tutelage train planner`: plans from instructions (phase 1), routing from outcomes (phase 2).
 
-The load_command has its own options, so `KeyedCommand` delegates to it if the recipe is `planner`. The
+The command has its own options; `train` delegates to it if the recipe is `planner`. The
 run is in `orchestration/job.py`.
 """
 

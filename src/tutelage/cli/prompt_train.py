@@ -56,9 +56,8 @@ PROMPT_OPTIONS = (*OF_WEIGHTS, "runners", "rollouts", "budget_usd")
 
 
 def is_prompt_search(recipe: str, algorithm: str | None) -> bool:
-    """Return True if a command starts a prompt search. Raises `ConfigError` for an unknown
-    algorithm."""
-    from tutelage.weights.config.presets import METHODS
+    """Whether a command asks to search for prompts. Raises `ConfigError` for an unknown name."""
+    from tutelage.algorithms.extensions import METHODS
 
     of_weights = (*OF_ALGORITHMS, *METHODS)
     known = (*of_weights, *PROMPT_ALGORITHMS)

@@ -45,8 +45,8 @@ Aggregation = Literal[
     "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
 KLKind = Literal[
-    "kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3",
-    "kl+", "k1+", "abs+", "mse+", "k2+", "low_var_kl+", "k3+",
+    "kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full",
+    "kl+", "k1+", "abs+", "mse+", "k2+", "low_var_kl+", "k3+", "full+",
 ]  # fmt: skip
 Correction = Literal["none", "token_tis", "sequence_tis", "sequence_mask", "icepop"]
 
@@ -97,6 +97,8 @@ class AlgorithmConfig(Section):
     """Dynamic sampling of groups."""
     mask_truncated: Annotated[bool, BY_REWARDS] = False
     """Mask truncated rollouts out of the loss; they still count in their group's statistics."""
+    bootstrap_truncated: Annotated[bool, BY_REWARDS] = False
+    """Add the critic's discounted value of the last state to the reward of a truncated rollout."""
     kl_ctrl: Annotated[_KLControl, BY_REWARDS, NO_KL_IN_REWARD] = _KLControl()
     """Controller of the KL coefficient in the reward."""
 

@@ -38,7 +38,7 @@ from tutelage.policy.hf_model import Network
 from tutelage.policy.machine import SMALL_MODEL
 from tutelage.policy.model import Policy
 from tutelage.runs.signals import ENDING
-from tutelage.weights.process_group import ProcessGroup, accumulate
+from tutelage.weights.process_group import ProcessGroup
 
 Item = TypeVar("Item")
 Out = TypeVar("Out")
@@ -46,11 +46,13 @@ Out = TypeVar("Out")
 CONNECT_TIMEOUT = datetime.timedelta(minutes=5)
 """Timeout of ranks that wait for each other at the start."""
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
-"""Timeout of collective operations."""
+"""Timeout of what ranks compute together."""
 ROLLOUT_TIMEOUT = datetime.timedelta(days=7)
-"""Timeout of ranks that wait for rank 0, which plays rollouts."""
+"""Timeout of ranks that wait for rank 0: rollouts take what they take."""
+LAST_WORD = 20.0
+"""Seconds that a rank which has failed listens whether rank 0 has too."""
 RANK_LOST = "another rank has ended, so the run cannot continue"
-"""Beginning of rank 0's error message if another rank has ended."""
+"""How rank 0's message begins where another rank has ended."""
 
 
 class TorchProcessGroup(ProcessGroup):
@@ -113,12 +115,23 @@ class TorchProcessGroup(ProcessGroup):
             if self._tree:
                 reports = accumulate_in_tree(parameters, mine, turns, of, self.size)
             else:
-                reports = accumulate(parameters, mine, of, threads=1 if sharded else threads)
+                alone = 1 if sharded else threads
+                reports = super().accumulate(parameters, mine, of, threads=alone)
                 self._reduce_gradients(sharding.replicated(parameters))
         if sharded:
             for network in self._sharded:
                 sharding.release(network)
         return self._gather(cast("list[Out]", reports[:count]), len(items))
+
+    def goes_on(self) -> bool:
+        """See `ProcessGroup`."""
+        heard: list[None] = []
+        listener = threading.Thread(
+            target=lambda: heard.append(self.agree(lambda: None)), name="last-word", daemon=True
+        )
+        listener.start()
+        listener.join(LAST_WORD)
+        return bool(heard) or listener.is_alive()
 
     def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
         """Clip the gradients by the norm over all ranks; see `ProcessGroup`."""

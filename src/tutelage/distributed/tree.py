@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.distributed.tensor import DTensor
 
-from tutelage.weights.process_group import accumulate
+from tutelage.weights.process_group import ONE_PROCESS
 
 Item = TypeVar("Item")
 Out = TypeVar("Out")
@@ -36,7 +36,7 @@ def accumulate_in_tree(
     reports: list[Out] = []
     trees: dict[int, list[Tensor]] = {}
     for turn in range(turns):
-        reports += accumulate(parameters, mine[turn : turn + 1], loss)
+        reports += ONE_PROCESS.accumulate(parameters, mine[turn : turn + 1], loss)
         height, total = size.bit_length() - 1, [_sum_over_ranks(p, size) for p in parameters]
         for parameter in parameters:
             parameter.grad = None

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from tutelage.config import RunConfig
 from tutelage.environments.episode import PlayedEpisode, check_deterministic, play_episode
 from tutelage.environments.protocol import EnvironmentFactory, Observation
 from tutelage.errors import ConfigError, counted
 from tutelage.seeds import SeedTree
 from tutelage.tasks.dataset import Dataset
-from tutelage.tasks.demonstrations import Demonstration
+from tutelage.tasks.demonstrations import Demonstration, load_demonstrations
 from tutelage.tasks.overlap import hash_task
 from tutelage.types import EXPECTED_FIELDS, Message, Task, ToolSpec
 
@@ -90,6 +93,49 @@ def check_repeats(factory: EnvironmentFactory, task: Task, seed: int) -> None:
             f"and actions: {found}; take all random numbers from the seed of reset(), or set "
             "`deterministic = False` on its class"
         )
+
+
+def imitated_episodes(
+    config: RunConfig,
+    factory: EnvironmentFactory,
+    tasks: Sequence[Task],
+    imitated: Path | None,
+    new: bool,
+) -> tuple[list[Demonstration], str]:
+    """Play the episodes that are imitated: for a `new` policy, whose tokenizer they make, and for
+    others those of an expert. A run that is resumed has them in the file `imitated`. Return them
+    with where they come from. Raises `ConfigError`."""
+    seeds = SeedTree(config.seed).child("environment")
+    if imitated is not None:
+        return load_demonstrations([imitated]), imitated.name
+    chat = config.agent.agent_type == "hf"
+    if not new and (factory.expert is None or not config.sft.max_steps or not chat):
+        return [], ""
+    if not chat:
+        raise ConfigError(
+            f"agent.agent_type={config.agent.agent_type!r} writes its calls as text, and episodes "
+            "of an environment are chat; use agent.agent_type=hf, or pass --model NAME"
+        )
+    rows, origin = asyncio.run(play_demonstrations(factory, tasks, seeds, config.agent.max_turns))
+    if prompt := config.agent.system_prompt:
+        first = Message("system", prompt)
+        rows = [replace(row, messages=(first, *row.messages)) for row in rows]
+    return rows, origin
+
+
+def fitting(
+    rows: Sequence[Demonstration],
+    encode: Callable[[Sequence[Message], Sequence[ToolSpec]], tuple[Sequence[int], Any]],
+    most: int,
+) -> list[Demonstration]:
+    """Return the episodes of at most so many tokens. Raises `ConfigError` where none is left."""
+    kept = [row for row in rows if len(encode(row.messages, row.tools)[0]) <= most]
+    if not kept:
+        raise ConfigError(
+            f"every episode of the environment has more than {most} tokens; raise "
+            "rollout.max_len, or use a model with a longer context"
+        )
+    return kept
 
 
 async def play_demonstrations(

@@ -192,7 +192,7 @@ def _cached_folder(
                 report(f"the model in {str(folder)!r} is corrupt and is created again", None)
             for stale in root.glob(f".{folder.name}.*"):  # left by a process that was killed
                 shutil.rmtree(stale, ignore_errors=True)
-            files.check_disk(root, size)
+            files.check_room(root, size)
             with tempfile.TemporaryDirectory(dir=root, prefix=f".{folder.name}.") as temp:
                 new = Path(temp) / "model"
                 make(new)

@@ -9,7 +9,7 @@ token rows of demonstrations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -132,3 +132,23 @@ def count_demonstration_overlap(
     asks = count_overlap([one.messages for one in train], (), asked, key=prompt)
     both = {"test_in_train": asks.test_in_train, "test_repeated": asks.test_repeated}
     return replace(shown, test=len(test), **both)
+
+
+def texts_of(shown: Sequence[Demonstration]) -> Iterator[str]:
+    """What demonstrations say, for a tokenizer of their own."""
+    for one in shown:
+        if one.tools:
+            names = (
+                f"{t.name}({', '.join(t.parameters.get('properties', {}))})" for t in one.tools
+            )
+            yield f"system\nTools: {' '.join(names)}\nuser\nassistant\ntool\n"
+        yield from said(one.messages, str)
+
+
+def said(messages: Iterable[Message], arguments: Callable[[str], str]) -> Iterator[str]:
+    """The contents and calls of messages; `arguments` writes those of a call."""
+    for message in messages:
+        if message.content:
+            yield message.content
+        for call in message.tool_calls:
+            yield f'{{"name": "{call.name}", "arguments": {arguments(call.arguments)}}}'

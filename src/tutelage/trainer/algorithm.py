@@ -12,14 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+from tutelage.algorithms.extensions import ESTIMATOR, METHODS
 from tutelage.config import Resolved
 from tutelage.config.aliases import spellings
 from tutelage.config.keys import flatten
 from tutelage.config.overrides import Override
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.weights.config import resolve
-from tutelage.weights.config.extensions import ESTIMATOR
-from tutelage.weights.config.presets import METHODS
 from tutelage.weights.config.resolve import ALGORITHM
 
 

@@ -132,12 +132,14 @@ class GroupQueue:
             # From here on nothing is replayed. Rollouts of later versions than there are now are
             # of a training that is lost, and are played again.
             self._live = True
-            for number in [n for n, group in self._complete.items() if comes_after(group, version)]:
+            newest = {n: map(newest_version, _sampled(g)) for n, g in self._complete.items()}
+            for number in [n for n, known in newest.items() if max(known, default=0) > version]:
                 self._discard(self._complete.pop(number))
         while True:
             ready = sorted(number for number in self._complete if number in self._open)
-            behind = {n: versions_behind(self._complete[n], version) for n in ready}
-            dropped = [n for n in ready if behind[n] > self._staleness]
+            sampled = {n: [s.policy_version for s in _sampled(self._complete[n])] for n in ready}
+            oldest = {n: min(known, default=version) for n, known in sampled.items()}
+            dropped = [n for n in ready if version - oldest[n] > self._staleness]
             taken = [n for n in ready if n not in dropped][:size]
             self._admit(step, len(dropped))
             self._start()
@@ -232,16 +234,6 @@ class GroupQueue:
             "dropped": self._dropped,
             "open": sorted(map(list, self._open.items())),
         }
-
-
-def versions_behind(group: Sequence[Rollout], version: int) -> int:
-    """Return the number of versions between a group's oldest token and `version`."""
-    return version - min((s.policy_version for s in _sampled(group)), default=version)
-
-
-def comes_after(group: Sequence[Rollout], version: int) -> bool:
-    """Return True if any token of a group was sampled by a later version than `version`."""
-    return any(newest_version(sampled) > version for sampled in _sampled(group))
 
 
 def _sampled(group: Sequence[Rollout]) -> list[Sampled]:

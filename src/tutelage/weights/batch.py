@@ -1,12 +1,12 @@
 """Convert rollouts to a training batch: rows, rewards, groups and advantages.
 
-A rollout that failed by the agent's fault counts with its failure reward. If it failed before a
-token was sampled, it has no row but counts in its group's statistics. A rollout that failed by
-infrastructure is left out of baselines and losses, and counted. A rollout with several rows is one
-rollout in every statistic. `make_rows` creates the rows and `with_advantages` adds advantages; in
-between `learner.py` computes the estimator's other inputs (values, log-probabilities of a
-reference). `learner.py` makes an optimizer step from the batch; the mathematics is in
-`algorithms/rl`.
+A failed rollout is data: one that failed for the agent's own reasons counts with its failure
+reward, also where it failed before a token was sampled: it has no row then, and stays in its
+group's statistics. One that infrastructure lost is left out of baselines and losses, and counted. A
+rollout that became several rows stays one rollout in every statistic. `make_rows` makes rows of
+rollouts, `with_advantages` gives them advantages; between the two `learner.py` asks models for what
+an estimator needs (values, log-probabilities of a reference). `update.py` turns the batch into an
+optimizer step; the mathematics is `algorithms/rl`.
 
 Legend: B rows, T tokens.
 """
@@ -30,7 +30,7 @@ from tutelage.resources import POLICY
 from tutelage.rollouts.rows import build_rows
 from tutelage.runs.metrics import is_truncated
 from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import Success, format_cause, is_success
+from tutelage.statistics.outcome import Success, format_cause
 from tutelage.types import Rollout
 
 FAILURE_BUDGET = 0.5
@@ -214,13 +214,22 @@ def make_rows(
     for b, row in enumerate(rows):
         mask_BT[b, : len(row.mask)] = torch.tensor(row.mask, dtype=torch.bool)
         old_logp_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
-    rule = Success.of(config.reward.success)
+    rule, buffer = Success.of(config.reward.success), config.reward_model.overlong_buffer
     played: list[_Played] = []
     for r in judged:
         assert r.reward is not None, "it was judged"
-        costs, cut = (_overlong(r, config), _tool_errors(r, config)), is_truncated(r)
-        reward = r.reward.value + sum(costs)
-        played.append(_Played(r.id, r.group, reward, is_success(r, rule), cut, *costs))
+        overlong, earned = 0.0, r.reward.value
+        if buffer.enable:  # DAPO's soft length penalty as verl has it (arXiv 2503.14476, eq. 13)
+            length = sum(len(call.sampled.token_ids) for call in r.last.calls)
+            exceeding = length - (config.response_tokens - buffer.len)
+            overlong = min(-exceeding / buffer.len * buffer.penalty_factor, 0.0)
+        # Failed tool calls take from a positive reward. A failure has nothing to lose: else the one
+        # with fewer errors would be better than its group.
+        failed = sum(result.error is not None for result in r.last.tool_results)
+        price = -min(1.0, failed * config.reward_model.tool_error_penalty) * max(earned, 0.0)
+        reward = earned + sum((overlong, price))
+        traits = (is_success(r, rule), is_truncated(r))
+        played.append(_Played(r.id, r.group, reward, *traits, overlong, price))
     masked = config.algorithm.mask_truncated
     for number, last in {number: b for b, number in enumerate(owners)}.items():
         # The sum of the turns' rewards is the reward, unless a reward function gave another one.
@@ -251,45 +260,24 @@ def make_rows(
     )
 
 
-def _overlong(rollout: Rollout, config: RunConfig) -> float:
-    """Compute DAPO's soft length penalty, 0 or less, as in verl (Yu et al., arXiv 2503.14476, eq.
-    13)."""
-    buffer = config.reward_model.overlong_buffer
-    if not buffer.enable:
-        return 0.0
-    length = sum(len(call.sampled.token_ids) for call in rollout.last.calls)
-    exceeding = length - (config.response_tokens - buffer.len)
-    return min(-exceeding / buffer.len * buffer.penalty_factor, 0.0)
-
-
-def _tool_errors(rollout: Rollout, config: RunConfig) -> float:
-    """Compute the reward's deduction for failed tool calls, 0 or less.
-
-    A reward that is not positive has no deduction: otherwise a failure with fewer errors would have
-    an advantage.
-    """
-    assert rollout.reward is not None, "it was judged"
-    failed = sum(result.error is not None for result in rollout.last.tool_results)
-    share = min(1.0, failed * config.reward_model.tool_error_penalty)
-    return -share * max(rollout.reward.value, 0.0)
-
-
 def with_advantages(
     batch: Batch,
     config: RunConfig,
     *,
     values_BT: Tensor | None = None,
+    following_BT: Tensor | None = None,
     baselines: Mapping[str, float] | None = None,
     beta: float = 0.0,
 ) -> Batch:
-    """Return a batch with advantages.
-
-    `values_BT` is for an estimator with a critic, `baselines` by group for one with greedy
-    rollouts. `beta` times the KL, if there is one, is subtracted from the reward of each token.
-    Groups with zero variance are counted by rewards without KL.
-    """
+    """Rows with their advantages: `values_BT` for an estimator with a critic, `following_BT` its
+    values of what would have followed where a rollout was cut off, `baselines` by group
+    for one with greedy rollouts. The batch's KL, where it has one, costs `beta` times itself of the
+    reward of each token. Groups are counted by their rewards alone: a KL differs between any two
+    rollouts."""
     rule = config.algorithm
     rewards_BT = batch.rewards_BT
+    if following_BT is not None:
+        rewards_BT = rewards_BT + rule.gamma * following_BT
     if batch.kl_BT is not None:
         rewards_BT = kl_in_reward(rewards_BT, batch.kl_BT, batch.mask_BT, beta)
     # Rollouts without a row get one without a trained token for as long as statistics are made.

@@ -128,23 +128,6 @@ def save(
     return final
 
 
-def check_room(folder: RunFolder, each: int, keep: int | None) -> None:
-    """Raise `RunError` if the disk has no room for the checkpoints of a run.
-
-    `each` is the size of one in bytes. Room is needed for the kept ones, the best one, and one
-    being written.
-    """
-    kept = 2 + (keep or 1)
-    place = next(path for path in (folder.path, *folder.path.absolute().parents) if path.is_dir())
-    free = shutil.disk_usage(place).free
-    if kept * each > free:
-        raise RunError(
-            f"{kept} checkpoints of {each / 1e6:,.1f} MB do not fit in {str(place)!r}, which has "
-            f"{free / 1e6:,.1f} MB left; lower trainer.max_actor_ckpt_to_keep, or choose an "
-            "--output on another disk"
-        )
-
-
 def seal(folder: Path) -> None:
     """Flush the files of a folder to the disk, and write their checksums to a last file."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)

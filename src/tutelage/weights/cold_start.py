@@ -25,7 +25,7 @@ from tutelage.types import Mode
 from tutelage.weights.checkpoint import COLD
 from tutelage.weights.inputs import TrainingInputs
 from tutelage.weights.measure import measure, quick_eval
-from tutelage.weights.optim import Optimizer, supervised_optimizer
+from tutelage.weights.optim import SUPERVISED, Optimizer, make_optimizer
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import epoch_places
@@ -46,9 +46,9 @@ def run_cold_start(work: TrainingRun, run: Run) -> None:
     setting, state, config = work.setting, work.state, work.setting.config
     sft = config.sft
     named, group = setting.policy.named(), setting.group
-    work.optimizer = optimizer = work.restore(
-        supervised_optimizer(named, lr=sft.lr, kind=sft.optimizer, group=group)
-    )
+    optim = SUPERVISED.model_copy(update={"lr": sft.lr})
+    optimizer = work.restore(make_optimizer(named, optim, sft.optimizer, group))
+    work.optimizer = optimizer
     warmup = WARMUP if setting.shown is None else min(WARMUP, max(1, sft.max_steps))
     name = "cold start" if setting.shown is None else "demonstrations"
     run.progress.phase(name, steps=sft.max_steps + sft.cooldown_steps + sft.mixed_steps)

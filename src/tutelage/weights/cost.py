@@ -40,18 +40,11 @@ def planned(setting: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
     bound = "" if setting.context == own else f" (the model: {own:,})"
     tokens = f"at most {config.turn_tokens:,} a turn, {config.response_tokens:,} a rollout, "
     grader = grader_of(setting.given, setting.reward)
-    if grader is None:
-        whose = "the agent returns" if setting.environment is None else "the environment gives"
-        graded = f"what {whose}"
-    elif grader.sees_attempt:
-        graded = f"{grader.name}, which grades the reply"
-    else:
-        graded = f"{grader.name}, which never sees the reply: it has no parameter 'prediction'"
-    return {
-        "plan": plan,
-        "tokens": f"{tokens}context {setting.context:,}{bound}",
-        "reward": graded,
-    }
+    graded = f"what {'the agent' if setting.environment is None else 'the environment'} returns"
+    if grader is not None:
+        sees = "grades" if grader.sees_attempt else "has no parameter 'prediction' to see"
+        graded = f"{grader.name}, which {sees} the reply"
+    return {"plan": plan, "tokens": f"{tokens}context {setting.context:,}{bound}", "reward": graded}
 
 
 # ---------------------------------------------------------------- time

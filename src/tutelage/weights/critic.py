@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl import value_loss
+from tutelage.algorithms.rl.value import explained_variance, value_loss
 from tutelage.config import RunConfig
 from tutelage.errors import RunError
 from tutelage.policy.numerics import Numerics
@@ -53,6 +53,25 @@ class Critic:
         return by_token(
             rows, budget, lambda some: self.model.values(some, dtype), group=self._group
         )
+
+    def following(self, batch: Batch) -> Tensor | None:
+        """The value of the state that each rollout which was cut off ended in, at its last trained
+        token, [B, T]; None where `algorithm.bootstrap_truncated` is off."""
+        if not self._config.algorithm.bootstrap_truncated:
+            return None
+        last = {number: b for b, number in enumerate(batch.rollouts_B)}
+        ended = [b for number, b in last.items() if batch.rollouts[number].truncated]
+        ends = [int(batch.mask_BT[b].nonzero()[-1]) for b in ended]
+        # A value is that of the state before a token, so one more token stands for what follows.
+        rows = [
+            Row((*batch.rows[b].ids[: end + 1], batch.rows[b].ids[end]), (0,) * (end + 1) + (1,))
+            for b, end in zip(ended, ends, strict=True)
+        ]
+        out_BT = torch.zeros_like(batch.rewards_BT)
+        if rows:
+            following_BT = self.values(rows)
+            out_BT[ended, ends] = following_BT[range(len(rows)), [end + 1 for end in ends]]
+        return out_BT
 
     def update(self, batch: Batch, *, seeds: SeedTree, rate: float) -> dict[str, float]:
         """Train on a batch that has values and returns; return means of metrics over optimizer
@@ -123,12 +142,3 @@ class Critic:
             )
         self._group.load(self.model.named(), state_dict["weights"])
         self._optimizer.load_state_dict(state_dict["optimizer"])
-
-
-def explained_variance(values_K: Tensor, returns_K: Tensor) -> float:
-    """Compute `1 - Var(G - V) / Var(G)`: 1 is perfect, 0 as good as a constant; 0 if G is
-    constant."""
-    spread = float(returns_K.var(correction=0)) if returns_K.numel() else 0.0
-    if spread < 1e-12:
-        return 0.0
-    return 1.0 - float((returns_K - values_K).var(correction=0)) / spread

@@ -12,8 +12,8 @@ import importlib
 import os
 import platform
 import tempfile
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,32 +40,29 @@ NOT_BY_RAY = (
     "custom agents cannot be trained by ranks placed by Ray: remove trainer.nnodes, and start with "
     "torchrun --nproc-per-node=2 SCRIPT.py (or -m tutelage train AGENT.py)"
 )
-"""Error message for a custom agent whose ranks would be placed by Ray."""
-PATIENCE = 20.0
-"""Seconds that a failed rank waits to see if rank 0 has failed too."""
+"""What is said where Ray would place the ranks that train one."""
 
 
-def together(job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON]) -> JSON:
-    """Run a training on all ranks of a launcher or of Ray, and return its result.
-
-    `lead` runs on rank 0; other ranks follow it.
-    """
-    group = launched()
-    if group.size > 1:
-        return _as_rank(job, folder, lead, group)
-    if "RANK" in os.environ or machine_facts().placed_ranks(job.resolved.config) == 1:
-        return lead()
+@contextmanager
+def ranks_of(job: WeightTraining, folder: RunFolder) -> Generator[ProcessGroup]:
+    """The processes that work on a run: those that a launcher has started, or that Ray is to place,
+    until this is left; else this one alone."""
+    group, placed = launched(), machine_facts().placed_ranks(job.resolved.config) > 1
+    if group.size > 1 or "RANK" in os.environ or not placed:
+        yield group
+        return
     if job.given is not None:
         raise ConfigError(NOT_BY_RAY)
     ray_ranks = importlib.import_module("tutelage.distributed.ray_ranks")
     with ray_ranks.placed(job.resolved, folder.path) as group:
-        return _as_rank(job, folder, lead, group)
+        yield group
 
 
-def _as_rank(
-    job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON], group: ProcessGroup
+def as_rank(
+    job: WeightTraining, folder: RunFolder, group: ProcessGroup, lead: Callable[[], JSON]
 ) -> JSON:
-    """Return the result of a run on this rank."""
+    """The result of a run on this rank of several: `lead` works on it on rank 0, and the others
+    follow."""
     own = {} if job.given is None else job.given.sources
     check_ranks(group, facts_of(job.resolved) | own, folder)
     if group.rank:
@@ -151,21 +148,8 @@ def _follow(job: WeightTraining, name: str, group: ProcessGroup) -> None:
             except KeyboardInterrupt as stopped:
                 raise SystemExit(0) from stopped
             except TutelageError as error:
-                if _met_alone(group):
+                if group.goes_on():
                     raise RunError(f"rank {group.rank} of {group.size}: {error}") from error
                 raise SystemExit(0) from error
             finally:
                 job.close()
-
-
-def _met_alone(group: ProcessGroup) -> bool:
-    """Return True if rank 0 continues after the error that ended this rank."""
-    heard: list[None] = []
-
-    def listen() -> None:
-        heard.append(group.agree(lambda: None))
-
-    listener = threading.Thread(target=listen, name="last-word", daemon=True)
-    listener.start()
-    listener.join(PATIENCE)
-    return bool(heard) or listener.is_alive()

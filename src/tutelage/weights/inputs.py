@@ -8,11 +8,10 @@ refused.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -24,7 +23,7 @@ from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
 from tutelage.environments.protocol import EnvironmentFactory
-from tutelage.environments.start import check_repeats, play_demonstrations
+from tutelage.environments.start import check_repeats, fitting, imitated_episodes
 from tutelage.errors import ConfigError, DataError, ModelError, counted
 from tutelage.policy.codec import Codec
 from tutelage.policy.machine import ComputeSettings, apply_settings, choose_compute
@@ -56,10 +55,12 @@ from tutelage.tasks.demonstrations import (
     Demonstration,
     count_demonstration_overlap,
     load_demonstrations,
+    said,
+    texts_of,
 )
 from tutelage.tasks.overlap import Overlap, count_overlap, hash_task
 from tutelage.tools.tool import Tool
-from tutelage.types import Constraint, Message, Mode, Sampling, Task, ToolSpec
+from tutelage.types import Constraint, Mode, Sampling, Task, ToolSpec
 from tutelage.weights.config.extensions import load_extensions
 from tutelage.weights.learner import try_extensions
 from tutelage.weights.paths import check_models_exist
@@ -254,7 +255,8 @@ def prepare_rl(
     acted = factory is not None and not config.data.demonstrations
     if factory is not None and not demonstrated.rows:
         new = config.model.path is None and (given is None or not given.policies)
-        demonstrated = _episodes(config, factory, tasks.train, imitated, new)
+        rows, origin = imitated_episodes(config, factory, tasks.train, imitated, new)
+        demonstrated = DemonstrationRows(rows, (), origin)
     config = _within_epoch(config, len(tasks.train))
     if demonstrated.rows:  # which are all clean; a negative number of steps means passes over them
         each, sft = -(-len(demonstrated.rows) // config.sft.batch_size), config.sft
@@ -268,7 +270,7 @@ def prepare_rl(
         tool_specs = [*(tool.spec for tool in tools.values()), *factory.tools]
     if given is not None and given.policies and config.model.lora.rank:
         raise ConfigError("model.lora takes no model object; pass its folder, or with_lora(model)")
-    texts = chain(_texts(demonstrated.rows[:2000]), _corpus(tasks.train, tools, seeds))
+    texts = chain(texts_of(demonstrated.rows[:2000]), _corpus(tasks.train, tools, seeds))
     length = max(512, config.rollout.max_len or EMBEDDED_LENGTH)
     policy = _make_policy(config, given, policy_folder, tool_specs, texts, length)
     if config.needs_calls and given is None:
@@ -285,14 +287,7 @@ def prepare_rl(
         both = max(one.test_in_train for one in (overlap, known, solved))
         overlap = replace(overlap, test_in_train=both)
         rows, most = demonstrated.rows, policy.max_positions
-        if acted:  # an episode may be longer than the context
-            encode = policy.codec.demonstration
-            rows = [row for row in rows if len(encode(row.messages, row.tools)[0]) <= most]
-        if not rows:
-            raise ConfigError(
-                f"every episode of the environment has more than {most} tokens; raise "
-                "rollout.max_len, or use a model with a longer context"
-            )
+        rows = fitting(rows, policy.codec.demonstration, most) if acted else rows
         shown = _sft_dataset(config, policy.codec, most, rows, ())
         shown = replace(shown, origin=demonstrated.origin)
     setting = TrainingInputs(
@@ -319,7 +314,7 @@ def prepare_sft(
     tasks, tools, reward, _ = load_work(config, given)
     tool_specs = template_tools(config, tools) if config.agent.tools else []
     length = max(EMBEDDED_LENGTH, config.data.max_length or 0)
-    policy = _make_policy(config, given, policy_folder, tool_specs, _texts(train[:2000]), length)
+    policy = _make_policy(config, given, policy_folder, tool_specs, texts_of(train[:2000]), length)
     dataset = _sft_dataset(config, policy.codec, policy.max_positions, train, val)
     config = _within_epoch(config, len(train))
     tools, policy, choice = _placed(config, tools, policy)
@@ -401,36 +396,6 @@ def _others(given: JobInputs, main: Policy, config: RunConfig) -> dict[str, Poli
     return out
 
 
-def _episodes(
-    config: RunConfig,
-    factory: EnvironmentFactory,
-    tasks: Sequence[Task],
-    imitated: Path | None,
-    new: bool,
-) -> DemonstrationRows:
-    """Play the episodes to imitate.
-
-    A `new` policy gets its tokenizer from them; other policies learn from an expert's. A resumed
-    run reads them from the file `imitated`. Raises `ConfigError`.
-    """
-    seeds = SeedTree(config.seed).child("environment")
-    if imitated is not None:
-        return DemonstrationRows(load_demonstrations([imitated]), (), imitated.name)
-    chat = config.agent.agent_type == "hf"
-    if not new and (factory.expert is None or not config.sft.max_steps or not chat):
-        return DemonstrationRows((), (), "")
-    if not chat:
-        raise ConfigError(
-            f"agent.agent_type={config.agent.agent_type!r} writes its calls as text, and episodes "
-            "of an environment are chat; use agent.agent_type=hf, or pass --model NAME"
-        )
-    rows, origin = asyncio.run(play_demonstrations(factory, tasks, seeds, config.agent.max_turns))
-    if prompt := config.agent.system_prompt:
-        first = Message("system", prompt)
-        rows = [replace(row, messages=(first, *row.messages)) for row in rows]
-    return DemonstrationRows(rows, (), origin)
-
-
 def _adapted(policy: Policy, config: RunConfig) -> Policy:
     """Return the policy, with adapters if `model.lora` is set."""
     lora = config.model.lora
@@ -450,27 +415,7 @@ def _corpus(tasks: Sequence[Task], tools: Mapping[str, Tool], seeds: SeedTree) -
         yield f"system\nTools: {names}\nuser\nassistant\ntool\n"
         yield str(task.input) if task.has_input else json.dumps(task.fields, ensure_ascii=False)
         messages = demonstrations(task, False, rng) if "calls" in task.fields else ()
-        yield from _said(messages, lambda text: json.dumps(json.loads(text)))
-
-
-def _texts(shown: Sequence[Demonstration]) -> Iterator[str]:
-    """Yield the texts of demonstrations, to train a tokenizer on."""
-    for one in shown:
-        if one.tools:
-            names = (
-                f"{t.name}({', '.join(t.parameters.get('properties', {}))})" for t in one.tools
-            )
-            yield f"system\nTools: {' '.join(names)}\nuser\nassistant\ntool\n"
-        yield from _said(one.messages, str)
-
-
-def _said(messages: Iterable[Message], arguments: Callable[[str], str]) -> Iterator[str]:
-    """Yield the contents and tool calls of messages; `arguments` formats those of a call."""
-    for message in messages:
-        if message.content:
-            yield message.content
-        for call in message.tool_calls:
-            yield f'{{"name": "{call.name}", "arguments": {arguments(call.arguments)}}}'
+        yield from said(messages, lambda text: json.dumps(json.loads(text)))
 
 
 def _sft_dataset(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from tutelage.config import Resolved
@@ -22,7 +21,7 @@ from tutelage.runs.loggers import check_loggers
 from tutelage.runs.metrics import untried_warning
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
-from tutelage.weights.following import together
+from tutelage.weights.following import as_rank, ranks_of
 from tutelage.weights.kinds import training
 from tutelage.weights.memory import Footprint, check_stored
 from tutelage.weights.paths import find_checkpoint
@@ -45,7 +44,10 @@ def train(
     """
     check_loggers(resolved.config.trainer.logger)
     job = training(resolved, given)
-    return together(job, folder, partial(lifecycle.start, job, folder, progress))
+    with ranks_of(job, folder) as group:
+        if group.size == 1:
+            return lifecycle.start(job, folder, progress)
+        return as_rank(job, folder, group, lambda: lifecycle.start(job, folder, progress))
 
 
 def resume(
@@ -66,7 +68,8 @@ def resume(
     def lead() -> JSON:
         return lifecycle.resume(type(job), folder, progress, job, allow_changes=allow_changes)
 
-    return together(job, folder, lead)
+    with ranks_of(job, folder) as group:
+        return lead() if group.size == 1 else as_rank(job, folder, group, lead)
 
 
 def dry_run(
@@ -98,7 +101,6 @@ def dry_run(
     runner = placement.workers(PlaySettings("dry-run", Mode.VAL, config.rollout.temperature))
     task, seeds = setting.tasks.train[0], setting.seeds.child("dry-run")
     played = asyncio.run(runner.run([RolloutSpec(task, Mode.VAL, "dry-run", 0, seeds)]))
-    untried = untried_warning(played, setting.context, setting.policy.max_positions)
-    if untried is not None:
+    if untried := untried_warning(played, setting.context, setting.policy.max_positions):
         logger.warning(untried)
     return played[0]

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from tutelage.weights.inputs import TrainingInputs
     from tutelage.weights.run import TrainingRun
 
-_JUDGE = "llm_judge"
-
 
 @register
 @dataclass
@@ -78,7 +76,7 @@ class WeightTraining(RunKind):
         own = ENVIRONMENT_REWARD if acts else EMBEDDED_REWARD
         grader = str(files.agent.get("reward") or named or own)
         success = files.section("reward").get("success")
-        remote = bool(files.agent.get("remote")) or grader == _JUDGE
+        remote = bool(files.agent.get("remote")) or grader == "llm_judge"
         model = files.section("model")
         path = model.get("path")
         base = str(path) if path else f"embedded {model.get('size', '')}".strip()
@@ -220,10 +218,11 @@ class WeightTraining(RunKind):
         return phases_of(self.work)
 
     def enter(self, phase: str) -> None:
-        """Begin a phase, or continue it."""
-        from tutelage.weights.training import enter
-
-        enter(self.work, phase)
+        """A phase begins, or goes on."""
+        work, state = self.work, self.work.state
+        if state.phase != phase:
+            state.phase, state.phase_step, state.phase_data = phase, 0, {}
+        work.phase_began = work.clock.elapsed() - state.seconds.get(phase, 0.0)
 
     def leave(self, phase: str) -> None:
         """Save the results of a phase, also in a checkpoint."""

@@ -38,6 +38,7 @@ from tutelage.algorithms.rl import (
     aggregation_denominator,
     importance_weights,
     kl_penalty,
+    kl_pull,
     merge_metrics,
     policy_loss,
 )
@@ -48,6 +49,7 @@ from tutelage.errors import ConfigError, RunError
 from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.network import TokenScores
 from tutelage.policy.numerics import Numerics
+from tutelage.policy.packing import together
 from tutelage.policy.value import ValueModel
 from tutelage.resources import POLICY
 from tutelage.seeds import SeedTree
@@ -61,6 +63,7 @@ from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.reference import ReferencePolicy
 from tutelage.weights.scoring import logp_of
 
+CLIP_RATIOS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 DISTANCE_ROWS = 8
 """Number of rows that are scored again after an update, to measure how far it moved the policy.
 Each costs a forward pass."""
@@ -141,11 +144,12 @@ class Learner:
         if critic is not None or reference is not None:
             batch = replace(batch, trainer_logp_BT=self.trainer_logp(batch))
         if reference is not None:
-            batch = reference.measure(batch)
+            batch = reference.measure(self._policy, batch)
         return with_advantages(
             batch,
             self._config,
             values_BT=None if critic is None else critic.values(batch.rows),
+            following_BT=None if critic is None else critic.following(batch),
             baselines=baselines,
             beta=0.0 if reference is None else reference.beta,
         )
@@ -175,8 +179,6 @@ class Learner:
             batch, fields = self._update_policy(batch, seeds, rate)
             values |= {**fields, "lr": config.actor.optim.lr * rate}
             self._group.publish(self._policy, self._whole)
-        if len(batch.stale) == len(batch.rows):
-            values.pop("max_dlogp", None)  # no row could be compared
         if self.reference is not None:
             values |= self.reference.steer(batch)
         return batch, values
@@ -256,7 +258,11 @@ class Learner:
             gap_BT = batch.logp_BT[few, : after_BT.shape[1]] - after_BT
             moved = gap_BT[batch.mask_BT[few, : after_BT.shape[1]]].mean()
             metrics["kl/update"] = float(moved)
-        return batch, metrics | _kl_pull(batch, actor)
+        if actor.use_kl_loss and batch.ref_logp_BT is not None:
+            values = (batch.logp_BT, batch.ref_logp_BT, batch.advantages_BT, batch.mask_BT)
+            pull = kl_pull(*values, actor.kl_loss_type)
+            metrics |= {} if pull is None else {"kl/pull": actor.kl_loss_coef * pull}
+        return batch, metrics
 
     def _gradient(self, batch: Batch, part: list[int], seeds: SeedTree) -> list[MicroBatchReport]:
         """Accumulate the gradient of one optimizer batch."""
@@ -279,16 +285,22 @@ class Learner:
         budget = batch.token_budget(live, actor.ppo_micro_batch_size_per_gpu, actor)
         plan = self._policy.micro_batches([rows[b] for b in live], budget)
         if way == "seq-mean-token-mean" or rule.whole_rollouts:
-            plan = _together(plan, [batch.rollouts_B[b] for b in live])
+            plan = together(plan, [batch.rollouts_B[b] for b in live])
         selection_BT = _selection(batch, part, actor.policy_loss, seeds)
+        full = actor.use_kl_loss and actor.kl_loss_type.startswith("full")
+        exact = self.reference if full else None
 
         def loss(chosen: list[int]) -> tuple[Tensor, MicroBatchReport]:
             numbers = [live[i] for i in chosen]
+            some = [rows[b] for b in numbers]
             scores = self._policy.score(
-                [rows[b] for b in numbers],
+                some,
                 temperature=config.rollout.temperature,
                 dtype=self._numerics.dtype,
                 entropy_gradient=actor.entropy_coeff > 0,
+                reference_KV=self.reference.distribution(some)
+                if self.reference and exact
+                else None,
             )
             return _rows_loss(scores, batch, numbers, config, denominator, selection_BT)
 
@@ -376,7 +388,15 @@ def _rows_loss(
     terms = {"loss/policy": value.detach()}
     if actor.use_kl_loss:
         assert batch.ref_logp_BT is not None, "a KL in the loss comes with its reference"
-        kl = average(kl_penalty(logp, cut(batch.ref_logp_BT), actor.kl_loss_type))
+        reference, exact_K = cut(batch.ref_logp_BT), scores.full_kl_K
+        if exact_K is None:
+            token_kl = kl_penalty(logp, reference, actor.kl_loss_type)
+        else:
+            token_kl = torch.zeros_like(reference).index_put(where, exact_K)
+        if actor.kl_loss_type == "full+":  # its value, with the gradient of k2
+            slope = kl_penalty(logp, reference, "k2")
+            token_kl = token_kl.detach() + (slope - slope.detach())
+        kl = average(token_kl)
         value = value + actor.kl_loss_coef * kl
         terms["loss/kl"] = kl.detach()
     if actor.entropy_coeff > 0:
@@ -397,10 +417,7 @@ def _policy_loss(
         old,
         advantages,
         mask,
-        clip_ratio=actor.clip_ratio,
-        clip_ratio_low=actor.clip_ratio_low,
-        clip_ratio_high=actor.clip_ratio_high,
-        clip_ratio_c=actor.clip_ratio_c,
+        **{name: getattr(actor, name) for name in CLIP_RATIOS},
         aggregation=actor.loss_agg_mode or loss.aggregation,
         **_options_of(actor.policy_loss, loss.options),
         **options,
@@ -410,16 +427,6 @@ def _policy_loss(
 def _options_of(loss: PolicyLossConfig, names: Iterable[str]) -> dict[str, Any]:
     """Return the configured values of a loss's options that are keys."""
     return {name: getattr(loss, name) for name in names if name in PolicyLossConfig.model_fields}
-
-
-def _together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list[int]]:
-    """Return the plan with all rows of a rollout in the micro-batch of its first row."""
-    homes: dict[int, int] = {}
-    moved: list[list[int]] = [[] for _ in plan]
-    for number, chosen in enumerate(plan):
-        for i in chosen:
-            moved[homes.setdefault(owners[i], number)].append(i)
-    return [chosen for chosen in moved if chosen]
 
 
 def _selection(
@@ -489,25 +496,6 @@ def _with_tokens(batch: Batch, passes: Sequence[MicroBatchReport], config: RunCo
     if weights_BT is not None:
         weights_BT = weights_BT.masked_fill(logp_BT.isnan(), torch.nan)
     return replace(batch, logp_BT=logp_BT, entropy_BT=entropy_BT, weights_BT=weights_BT)
-
-
-def _kl_pull(batch: Batch, actor: ActorConfig) -> dict[str, float]:
-    """Return `kl/pull`, the size of the KL's gradient relative to that of the advantages.
-
-    The gradients are with respect to the log-probabilities before the update. Empty without a KL in
-    the loss.
-    """
-    logp_BT, ref_BT = batch.logp_BT, batch.ref_logp_BT
-    if not actor.use_kl_loss or logp_BT is None or ref_BT is None:
-        return {}
-    pushed_BT = batch.mask_BT & (batch.advantages_BT != 0) & ~logp_BT.isnan()
-    logp_K = logp_BT[pushed_BT].requires_grad_()
-    if not logp_K.numel():
-        return {}
-    kl_penalty(logp_K, ref_BT[pushed_BT], actor.kl_loss_type).sum().backward()
-    slope_K, advantage_K = logp_K.grad, batch.advantages_BT[pushed_BT]
-    assert slope_K is not None, "every estimator depends on the policy"
-    return {"kl/pull": actor.kl_loss_coef * float(slope_K.norm() / advantage_K.norm())}
 
 
 def try_extensions(config: RunConfig) -> None:

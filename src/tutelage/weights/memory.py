@@ -58,11 +58,8 @@ class Footprint:
         return machine_facts().memory // machine_facts().ranks
 
     def words(self) -> str:
-        """Describe the memory that rank 0 needs and has."""
-        size, room = (
-            f"{n / 1e9:.3g} GB" if n >= 1e9 else f"{n / 1e6:.3g} MB"
-            for n in (self.bytes(), self.room())
-        )
+        """What the first rank holds, and of how much."""
+        size, room = (f"{n / 1e9:.3g} GB" for n in (self.bytes(), self.room()))
         return (
             f"{size} for weights, gradients and optimizer, beside activations and libraries; "
             f"a {'GPU' if self.gpu else 'rank'} has {room}"

@@ -20,6 +20,8 @@ from tutelage.config.rl import OptimizerConfig
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 
 Kind = Literal["adamw", "muon"]
+SUPERVISED = OptimizerConfig(betas=(0.9, 0.98), weight_decay=0.01)
+"""Of supervised steps that begin with weights drawn at random."""
 
 
 class Optimizer:
@@ -91,18 +93,6 @@ def make_optimizer(
         for tensors in ([rest, alone] if alone else [rest])
     ]
     return Optimizer(parts, optim.clip_grad, group)
-
-
-def supervised_optimizer(
-    named: Sequence[tuple[str, Tensor]],
-    *,
-    lr: float,
-    kind: Kind = "muon",
-    group: ProcessGroup = ONE_PROCESS,
-) -> Optimizer:
-    """Create the optimizer of supervised steps that start from random weights."""
-    optim = OptimizerConfig(lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
-    return make_optimizer(named, optim, kind, group)
 
 
 def learning_rate_share(step: int, limit: int | None, optim: OptimizerConfig) -> float:

@@ -65,8 +65,7 @@ class RolloutPool(Protocol):
         ...
 
     def close(self) -> None:
-        """End the workers."""
-        ...
+        """End them."""
 
 
 def check_workers(config: RunConfig) -> None:

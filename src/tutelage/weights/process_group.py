@@ -67,11 +67,45 @@ class ProcessGroup:
         *,
         threads: int = 1,
     ) -> list[Out]:
-        """Accumulate gradients over all items, of which each rank computes its share.
+        """Add the gradients of `loss(item)` over all items, of which each rank works on its share,
+        to `parameters`. `loss` returns a scalar with gradient and anything detached to report:
+        every rank gets the reports of all items, in order."""
+        # torch takes oneDNN for attention's batched products when reduced precision is allowed. On
+        # processors where oneDNN has no faster reduced format for float32 operands, that is plain
+        # float32 at twice MKL's speed.
+        devices = {_computes_on(p) for p in parameters}
+        setting = nullcontext()
+        if "cuda" in devices:
+            setting = repeating()
+        elif devices == {"cpu"} and _reduced_is_float32():
+            setting = _reduced_on_cpu()
+        with setting:
+            if threads <= 1 or len(items) <= 1:
+                reports: list[Out] = []
+                for item in items:
+                    value, report = loss(item)
+                    value.backward()
+                    reports.append(report)
+                return reports
 
-        Returns the reports of `loss` for all items, in order, on every rank.
-        """
-        return accumulate(parameters, items, loss, threads=threads)
+            turns = _Turns(parameters)
+
+            def work(number: int, item: Item) -> Out:
+                with turns.taken(number):
+                    value, report = loss(item)
+                    value.backward()
+                return report
+
+            with turns.watched():
+                working = [_pool(threads).submit(work, *numbered) for numbered in enumerate(items)]
+                try:
+                    return [work.result() for work in working]
+                finally:
+                    wait(working)
+
+    def goes_on(self) -> bool:
+        """Return whether rank 0 goes on after what ended this rank."""
+        return False
 
     def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
         """Scale the gradients down to a norm of `limit`; return their norm before."""
@@ -150,52 +184,6 @@ def in_step(group: ProcessGroup, make: Callable[[], Out]) -> Out:
 
 
 # ---------------------------------------------------------------- gradients
-
-
-def accumulate(
-    parameters: Sequence[Tensor],
-    items: Sequence[Item],
-    loss: Callable[[Item], tuple[Tensor, Out]],
-    *,
-    threads: int = 1,
-) -> list[Out]:
-    """Add the gradients of `loss(item)` over all items to `parameters`; return the reports of
-    `loss`.
-
-    `loss` returns a scalar with gradient and a detached report.
-    """
-    # torch takes oneDNN for attention's batched products when reduced precision is allowed. On
-    # processors where oneDNN has no faster reduced format for float32 operands, that is plain
-    # float32 at twice MKL's speed.
-    devices = {_computes_on(p) for p in parameters}
-    setting = nullcontext()
-    if "cuda" in devices:
-        setting = repeating()
-    elif devices == {"cpu"} and _reduced_is_float32():
-        setting = _reduced_on_cpu()
-    with setting:
-        if threads <= 1 or len(items) <= 1:
-            reports: list[Out] = []
-            for item in items:
-                value, report = loss(item)
-                value.backward()
-                reports.append(report)
-            return reports
-
-        turns = _Turns(parameters)
-
-        def work(number: int, item: Item) -> Out:
-            with turns.taken(number):
-                value, report = loss(item)
-                value.backward()
-            return report
-
-        with turns.watched():
-            working = [_pool(threads).submit(work, *numbered) for numbered in enumerate(items)]
-            try:
-                return [work.result() for work in working]
-            finally:
-                wait(working)
 
 
 def _computes_on(parameter: Any) -> str:

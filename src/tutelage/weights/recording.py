@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from tutelage.store import StoreWriter, TrainingRow
 from tutelage.weights.batch import Batch
 
-Floats = NDArray[np.float32]
-
 
 def record(writer: StoreWriter, run_id: str, tick: int, batches: Mapping[str, Batch]) -> None:
     """Store the rows from which each policy learned at the step `tick`."""
@@ -52,8 +50,8 @@ def record(writer: StoreWriter, run_id: str, tick: int, batches: Mapping[str, Ba
         writer.submit_training(run_id, rows)
 
 
-def _packed(values_K: Floats | None, here: slice, kind: str) -> bytes | None:
-    """Pack the values of a row's trained tokens, or return None if the row was not scored."""
+def _packed(values_K: NDArray[np.float32] | None, here: slice, kind: str) -> bytes | None:
+    """Numbers of a row as they are stored; None where it was not scored."""
     if values_K is None or np.isnan(values_K[here.start]):
         return None
     with np.errstate(over="ignore"):  # a weight beyond float16 is stored as infinity

@@ -10,6 +10,7 @@ Legend: B rows, T tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from tutelage.algorithms.rl.index import RolloutIndex
 from tutelage.config import RunConfig
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy.model import Policy
+from tutelage.policy.network import TokenTensors
 from tutelage.policy.numerics import Numerics
+from tutelage.policy.row import Row
 from tutelage.policy.sources import local_folder
 from tutelage.weights.batch import Batch
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
-from tutelage.weights.scoring import logp_of
+from tutelage.weights.scoring import by_token, logp_of
 
 
 class ReferencePolicy:
@@ -52,14 +55,27 @@ class ReferencePolicy:
         """Return the coefficient of the KL in the reward."""
         return self._control.coef
 
-    def measure(self, batch: Batch) -> Batch:
-        """Return a batch, sampled before the update, with the reference's log-probabilities and the
-        KL."""
-        config, kl_BT = self._config, None
-        ref_logp_BT = logp_of(self.policy, batch.rows, config, self._numerics.dtype, self._group)
-        if config.algorithm.use_kl_in_reward:
-            known_BT, kind = _known(batch.trainer_logp_BT), config.algorithm.kl_penalty
-            kl_BT = kl_penalty(known_BT, ref_logp_BT, kind)
+    def distribution(self, rows: Sequence[Row]) -> Tensor:
+        """Log-probabilities of the whole vocabulary at the trained tokens, [K, V]."""
+        warm, dtype = self._config.rollout.temperature, self._numerics.dtype
+        return self.policy.network.distribution(rows, warm, dtype)
+
+    def measure(self, policy: Policy, batch: Batch) -> Batch:
+        """A batch that the policy, not updated yet, sampled, with the reference's view of it."""
+        config, dtype, kl_BT = self._config, self._numerics.dtype, None
+        kind, budget = config.algorithm.kl_penalty, config.actor.max_tokens_per_micro_batch
+        ref_logp_BT = logp_of(self.policy, batch.rows, config, dtype, self._group)
+
+        def exact_kl(some: list[Row]) -> TokenTensors:
+            warm, reference_KV = config.rollout.temperature, self.distribution(some)
+            scores = policy.score(some, temperature=warm, dtype=dtype, reference_KV=reference_KV)
+            return TokenTensors(_known(scores.full_kl_K), scores.rows_K, scores.columns_K)
+
+        if config.algorithm.use_kl_in_reward and kind.startswith("full"):
+            shared = policy.network.large
+            kl_BT = by_token(batch.rows, budget, exact_kl, shared=shared, group=self._group)
+        elif config.algorithm.use_kl_in_reward:
+            kl_BT = kl_penalty(_known(batch.trainer_logp_BT), ref_logp_BT, kind)
         return replace(batch, ref_logp_BT=ref_logp_BT, kl_BT=kl_BT)
 
     def steer(self, batch: Batch) -> dict[str, float]:

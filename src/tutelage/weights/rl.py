@@ -73,14 +73,9 @@ def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | Non
             "time/update": seconds - values["time/rollout"],
             "tokens_per_second": values["rollout/tokens"] * len(groups.played) / seconds,
         }
-        warnings: list[str] = state.results.setdefault("warnings", [])
-        rows, rewriting = values.get("rollout/rows", 1.0), setting.policy.codec.thoughts.rewriting
-        if rows > 1 and rewriting and not any("training rows" in text for text in warnings):
-            warnings.append(
-                f"a rollout became {rows:.3g} training rows on average, which takes longer: the "
-                f"chat template {rewriting}"
-            )
-            work.warn(warnings[-1])
+        rewriting = setting.policy.codec.thoughts.rewriting
+        if values.get("rollout/rows", 1.0) > 1 and rewriting:
+            work.warn_once(f"a rollout has several training rows: the chat template {rewriting}")
         _validate(work, phase, values)
         if phase == RL:
             steps.append(values)
@@ -169,9 +164,8 @@ def _validate(work: TrainingRun, phase: str, values: dict[str, float]) -> None:
         return
     if evaluation.success is not None and evaluation.success >= trainer.stop_at_success:
         state.phase_data["solved"] = evaluation.success
-    elif not evaluation.kind.has_success and "told" not in state.phase_data:
-        state.phase_data["told"] = True
-        work.run.progress.note(
+    elif not evaluation.kind.has_success:
+        work.warn_once(
             "trainer.stop_at_success needs a success rule for a graded reward; set "
             "reward.success=PART or reward.success='\">=0.5\"'"
         )

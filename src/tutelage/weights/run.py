@@ -160,11 +160,18 @@ class TrainingRun:
             self.run.progress.step(step, values)
 
     def warn(self, text: str) -> None:
-        """Show a warning once a run; log it if a `Trainer` shows no progress."""
+        """Show a warning; in the log where a `Trainer` shows no progress."""
         self.run.progress.note(f"Warning: {text}")
         shown = self.run.progress.shows or self.setting.group.rank > 0
         if self.setting.given is not None and not shown:
             logger.warning(text)
+
+    def warn_once(self, text: str) -> None:
+        """Show a warning that the result keeps, unless it has been shown before."""
+        warnings: list[str] = self.state.results.setdefault("warnings", [])
+        if text not in warnings:
+            warnings.append(text)
+            self.warn(text)
 
     def _report(self, text: str, event: str, values: JSON) -> None:
         """Show and record an event of a worker or a server."""
@@ -417,8 +424,7 @@ class TrainingRun:
         if setting.given is not None and state.rollouts == len(rollouts):
             new += unused_template_warnings(rollouts, setting.given.resources)
         for warning in new:
-            warnings.append(warning)
-            self.warn(warning)
+            self.warn_once(warning)
         state.tokens += sum(
             len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
         )

@@ -33,8 +33,7 @@ def run_sft(work: TrainingRun, run: Run) -> None:
     """Run supervised training from its checkpoint."""
     setting, state = work.setting, work.state
     sft_dataset, config = setting.sft_dataset, setting.config
-    if sft_dataset is None:
-        raise TypeError("the phase of supervised training needs demonstrations")
+    assert sft_dataset is not None, "the phase of supervised training needs demonstrations"
     group, policy = setting.group, setting.policy
     if config.sft.optimizer == "adamw":  # Muon needs whole matrices
         policy = group.shard(policy, setting.choice.cold_start.dtype)

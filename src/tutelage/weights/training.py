@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tutelage import files
 from tutelage.environments.start import write_demonstrations
 from tutelage.errors import RunError, counted
 from tutelage.policy import machine
@@ -29,7 +30,7 @@ from tutelage.weights import checkpoint
 from tutelage.weights.checkpoint import BEST, COLD, CONTROL, DROPPED, RL, SFT
 from tutelage.weights.cold_start import run_cold_start
 from tutelage.weights.config.extensions import has_critic
-from tutelage.weights.config.resolve import CHECKPOINTS, WARMUP
+from tutelage.weights.config.resolve import CHECKPOINTS
 from tutelage.weights.cost import planned, total_time
 from tutelage.weights.inputs import TrainingInputs, step_limit
 from tutelage.weights.measure import run_measurement
@@ -83,9 +84,8 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
         if ended or (state.phase in (RL, SFT) and state.phase_step >= (limit or float("inf"))):
             raise RunError(
                 f"trainer.resume_from_path={start!r} was saved after the last of "
-                f"{limit or state.phase_step} steps, so nothing would be trained; use one saved "
-                "during training, such as checkpoints/step_000040, or raise "
-                "trainer.total_training_steps (--steps)"
+                f"{limit or state.phase_step} steps, so nothing would be trained; use one such as "
+                "checkpoints/step_000040, or raise trainer.total_training_steps (--steps)"
             )
         check_models(work.setting.policy, config)
         footprint = Footprint.loaded(work.setting)
@@ -93,7 +93,10 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
         # A checkpoint has the weights twice, AdamW's numbers of what is trained, and a critic.
         size = 8 * (footprint.parameters + footprint.trained)
         size += 12 * footprint.parameters * has_critic(config)
-        checkpoint.check_room(folder, size, trainer.max_actor_ckpt_to_keep)
+        kept = 2 + (trainer.max_actor_ckpt_to_keep or 1)  # the best, and one in the writing
+        place = next(path for path in folder.path.absolute().parents if path.is_dir())
+        way = "lower trainer.max_actor_ckpt_to_keep, or choose an --output on another disk"
+        files.check_room(place, kept * size, f"{kept} checkpoints need", way)
     work.pool = start_workers(work.setting)
     if config.rollout.name == "vllm":
         work.servers = Servers(work.setting, folder, progress)
@@ -133,11 +136,7 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
     if not kept and not folder.conditions.is_file():
         record_start(setting, folder)
     else:
-        remarks, now = list[str](), machine.compute_conditions(setting.choice)
-        before = read_object(folder.conditions, remarks)
-        if not before:
-            message = remarks[0] if remarks else f"{folder.conditions.name} is missing"
-            progress.note(f"Warning: {message}, so changes of the machine cannot be detected")
+        before, now = read_object(folder.conditions), machine.compute_conditions(setting.choice)
         for change in machine.changed_conditions(before, now) if before else ():
             progress.note(f"not bit-identical from here: {change}")
         write_json(folder.conditions, now)
@@ -145,17 +144,10 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
     message = f"after step {state.phase_step}{f'/{limit}' if limit else ''} of {state.phase}"
     if state.phase in state.results.get("done", ()):
         message = f"after the phase {state.phase}"
-    elif not state.phase_step:
-        message = f"at the start{f' of {state.phase}' if state.phase else ''}"
     if later := lines[state.metrics_lines :]:
-        message += f"; what was done since, up to step {later[-1]['step']} of "
-        message += f"{later[-1]['phase']}, is repeated"
+        until = f"step {later[-1]['step']} of {later[-1]['phase']}"
+        message += f"; what was done since, up to {until}, is repeated"
     progress.note(f"resumed {message}")
-    if len(lines) < state.metrics_lines:
-        progress.note(
-            f"Warning: {folder.metrics.name} has {len(lines)} of the {state.metrics_lines} lines "
-            "that were written until the checkpoint; the others are lost"
-        )
     state.metrics_lines = min(len(lines), state.metrics_lines)
     keep_lines(folder.metrics, state.metrics_lines)
     keep_lines(folder.events, len(folder.read_events()))
@@ -209,12 +201,7 @@ def introduce(work: TrainingRun) -> None:
         "policy": f"{own or model.path or f'embedded {model.size}'}, {size:.2f} M parameters",
     }
     if model.path == SHIPPED and not own:
-        facts["start"] = (
-            "shipped, a policy that mostly guesses (`--from-scratch` trains it from random "
-            "weights); RL makes it call its tools again"
-        )
-    elif model.path is None and not own:
-        facts["start"] = "random weights"
+        facts["start"] = "shipped, it mostly guesses (`--from-scratch`: from random weights)"
     if setting.environment is not None:
         facts["environment"] = setting.environment.name
     footprint = Footprint.loaded(setting)
@@ -222,17 +209,13 @@ def introduce(work: TrainingRun) -> None:
         facts["memory"] = footprint.words()
     if setting.shown is not None:
         work.state.results.setdefault("demonstrations_from", setting.shown.origin)
-        rows, sft = setting.shown.train, setting.config.sft
-        facts["demonstrations"] = (
-            f"{setting.shown.origin}; {counted(len(rows), 'row')}, "
-            f"{sum(len(row.ids) for row in rows):,} tokens, in "
-            f"{sft.max_steps + sft.cooldown_steps} steps of {sft.batch_size}"
-        )
+        count, sft = counted(len(setting.shown.train), "row"), setting.config.sft
+        steps = f"in {sft.max_steps + sft.cooldown_steps} steps of {sft.batch_size}"
+        facts["demonstrations"] = f"{setting.shown.origin}; {count}, {steps}"
     if setting.config.algorithm.name == "rl":
         facts |= planned(setting, work.expected)
     facts |= total_time(work)
-    for name, key in (("rate", WARMUP), ("saves", CHECKPOINTS)):
-        facts |= {name: notes[key]} if key in notes else {}
+    facts |= {"saves": notes[CHECKPOINTS]}
     if setting.environment is None:
         facts["tools"] = ", ".join(setting.tools) or "none" if given is None else "the agent's own"
     facts["run"] = str(work.run.folder.path)
@@ -268,14 +251,6 @@ def phases_of(work: TrainingRun) -> list[Phase]:
     if not supervised and config.trainer.control != "none":
         out += [(CONTROL, partial(run_control, work)), measured(AFTER_CONTROL, "control")]
     return out
-
-
-def enter(work: TrainingRun, phase: str) -> None:
-    """Begin a phase, or continue it."""
-    state = work.state
-    if state.phase != phase:
-        state.phase, state.phase_step, state.phase_data = phase, 0, {}
-    work.phase_began = work.clock.elapsed() - state.seconds.get(phase, 0.0)
 
 
 def leave(work: TrainingRun, phase: str) -> None:

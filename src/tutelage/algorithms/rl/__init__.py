@@ -25,6 +25,7 @@ from tutelage.algorithms.rl.kl import (
     FixedKL,
     kl_in_reward,
     kl_penalty,
+    kl_pull,
 )
 from tutelage.algorithms.rl.losses import merge_metrics, policy_loss
 from tutelage.algorithms.rl.losses.clip_cov import select_clip_cov
@@ -54,6 +55,7 @@ __all__ = [
     "importance_weights",
     "kl_in_reward",
     "kl_penalty",
+    "kl_pull",
     "loss",
     "merge_metrics",
     "policy_loss",

@@ -8,13 +8,14 @@ With `k = logp - ref_logp` at a token that the policy sampled:
 | `abs` | abs(k) | |
 | `mse`, `k2` | k^2 / 2 | biased value, right gradient |
 | `low_var_kl`, `k3` | clip(exp(x) - x - 1, -10, 10), x = clip(-k, -20, 20) | unbiased, calm |
-| any, then `+` | the estimator's value with k2's gradient | straight-through |
+| `full` | sum_v p_v (log p_v - log q_v) | exact, from the logits of both models |
+| any but `full`, then `+` | the estimator's value with k2's gradient | straight-through |
 
 Source: J. Schulman, "Approximating KL divergence" (2020); the adaptive controller is that of
 Ziegler et al. (arXiv 1909.08593). The penalty enters the reward (`kl_in_reward`) or the loss
 (through `aggregate.py`).
 
-Legend: B rows, T tokens.
+Legend: B rows, T tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -53,15 +54,19 @@ _ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "k3": _k3,
 }
 
-KL_KINDS: tuple[str, ...] = (*_ESTIMATORS, *(f"{name}+" for name in _ESTIMATORS))
+KL_KINDS: tuple[str, ...] = (*_ESTIMATORS, "full", *(f"{name}+" for name in _ESTIMATORS))
 """The values of `algorithm.kl_penalty` and `actor.kl_loss_type`."""
 
 
 def kl_penalty(logp_BT: Tensor, ref_logp_BT: Tensor, kind: str) -> Tensor:
     """Return the KL penalty of each token [B, T]; the module's table lists the kinds.
 
-    Raises `ConfigError` for an unknown kind, `ValueError` if the shapes differ.
+    For `full` give the logits [B, T, V] of both models instead, divided by the sampling
+    temperature first. Raises `ConfigError` for an unknown kind, `ValueError` when the shapes
+    differ.
     """
+    if kind == "full":
+        return _full_kl(logp_BT, ref_logp_BT)
     estimator = _ESTIMATORS.get(kind.removesuffix("+"))
     if estimator is None or kind not in KL_KINDS:
         raise unknown_name_error(kind, KL_KINDS, "kl kind")
@@ -76,6 +81,40 @@ def kl_penalty(logp_BT: Tensor, ref_logp_BT: Tensor, kind: str) -> Tensor:
     slope_BT = _k2(k_BT)
     # The bracket is an exact 0, so the value keeps every bit of the estimator's.
     return estimator(k_BT).detach() + (slope_BT - slope_BT.detach())
+
+
+def _full_kl(logits_BTV: Tensor, ref_logits_BTV: Tensor) -> Tensor:
+    """The exact `KL(policy || reference)` at each position, [B, T], with gradient to both.
+
+    A token that the policy cannot sample
+    (logit of minus infinity) adds 0. Raises `ValueError` unless both are [B, T, V] alike.
+    """
+    if logits_BTV.ndim != 3 or logits_BTV.shape != ref_logits_BTV.shape:
+        raise ValueError(
+            f"full KL needs the logits [rows, tokens, vocabulary] of both models, got shapes "
+            f"{tuple(logits_BTV.shape)!r} and {tuple(ref_logits_BTV.shape)!r}"
+        )
+    logp_BTV = torch.log_softmax(logits_BTV, dim=-1)
+    ref_logp_BTV = torch.log_softmax(ref_logits_BTV, dim=-1)
+    impossible_BTV = logp_BTV == -torch.inf
+    ratio_BTV = (logp_BTV - ref_logp_BTV).masked_fill(impossible_BTV, 0)
+    return (logp_BTV.exp() * ratio_BTV).sum(dim=-1)
+
+
+def kl_pull(
+    logp_BT: Tensor, ref_logp_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, kind: str
+) -> float | None:
+    """How hard the KL in the loss pulls a token back, against how hard its advantage pushes it: the
+    slope of each in the token's log-probability, as root mean squares. None where no token that was
+    scored (others are NaN) has an advantage."""
+    pushed_BT = mask_BT & (advantages_BT != 0) & ~logp_BT.isnan()
+    logp_K = logp_BT[pushed_BT].requires_grad_()
+    if not logp_K.numel():
+        return None
+    kind = "k2" if kind.startswith("full") else kind
+    kl_penalty(logp_K, ref_logp_BT[pushed_BT], kind).sum().backward()
+    assert logp_K.grad is not None, "every estimator depends on the policy"
+    return float(logp_K.grad.norm() / advantages_BT[pushed_BT].norm())
 
 
 def kl_in_reward(scores_BT: Tensor, kl_BT: Tensor, mask_BT: Tensor, beta: float) -> Tensor:

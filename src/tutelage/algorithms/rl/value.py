@@ -49,3 +49,11 @@ def value_loss(
     )
     active_BT = (held_BT > plain_BT).detach().to(values_BT.dtype)
     return loss, aggregate_indexed(active_BT, index, "token-mean")
+
+
+def explained_variance(values_K: Tensor, returns_K: Tensor) -> float:
+    """`1 - Var(G - V) / Var(G)`: 1 is perfect, 0 as good as a constant; 0 when G is constant."""
+    spread = float(returns_K.var(correction=0)) if returns_K.numel() else 0.0
+    if spread < 1e-12:
+        return 0.0
+    return 1.0 - float((returns_K - values_K).var(correction=0)) / spread

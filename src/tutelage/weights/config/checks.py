@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tutelage.agents.builtin import AGENTS
-from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
+from tutelage.algorithms.extensions import ESTIMATOR, ESTIMATORS, LOSS, LOSSES
 from tutelage.config.facts import Machine
 from tutelage.config.issues import ConfigIssue
 from tutelage.config.keys import defaults, get, metadata
@@ -23,8 +23,6 @@ from tutelage.config.unused import UnusedRule
 from tutelage.platforms import platform_support
 from tutelage.weights.config.extensions import (
     CONTROL,
-    ESTIMATOR,
-    LOSS,
     NO_ESTIMATOR,
     unknown_names,
 )
@@ -207,6 +205,9 @@ def _learning(config: RunConfig) -> Iterator[Finding]:
         key = "reward_model.overlong_buffer.len"
         message = f"expected a number of tokens from 1 to the response length, {room}"
         yield key, message, f"Use {key}={max(1, room // 5)}, or another rollout.response_length."
+    if config.algorithm.mask_truncated and config.algorithm.bootstrap_truncated:
+        message = "algorithm.mask_truncated=true excludes the rollouts that it applies to"
+        yield "algorithm.bootstrap_truncated", message, "Keep one of them."
     if config.rollout.temperature <= 0:
         message = "greedy rollouts of a task are all equal, so there is nothing to learn from"
         yield "rollout.temperature", message

@@ -11,17 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tutelage.agents.builtin import AGENTS
-from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
+from tutelage.algorithms.extensions import ESTIMATOR, ESTIMATORS, LOSS, LOSSES
 from tutelage.config import RunConfig
 from tutelage.config.issues import ConfigIssue
 from tutelage.tools.extensions import ExtensionRegistry
 
-ESTIMATOR, LOSS, AGENT = (
-    "algorithm.adv_estimator",
-    "actor.policy_loss.loss_mode",
-    "agent.agent_type",
-)
-CONTROL = "trainer.control"
+AGENT, CONTROL = "agent.agent_type", "trainer.control"
 NO_ESTIMATOR = ("none", "auto")
 """Values of `trainer.control` other than names of estimators."""
 

@@ -1,19 +1,16 @@
 """The default values of recipes, as far as they differ from the schema's.
 
-A preset is a recipe with, for the embedded job, a level and an algorithm; its later layers override
-earlier ones. Users' flags and overrides override all of it (`resolve.py`). The keys of methods of
-the literature (`--algorithm ppo`) are here as well.
+This is the table to tune. A preset is a recipe with, for the embedded job, a level and an
+algorithm; later layers of it win. Users' flags and overrides win over all of it (`resolve.py`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config.issues import ConfigIssue
 from tutelage.environments.start import TEST_TASKS, TURNS
 from tutelage.resources import SHIPPED
-from tutelage.weights.config.extensions import ESTIMATOR, LOSS
 
 REWARDED: dict[str, Any] = {
     "actor.use_kl_loss": False,
@@ -170,26 +167,6 @@ UNKNOWN = (0.0, 0.0, 0.0, 2.0, 1.0)
 
 RECIPES = {"math": "", "word-problems": "", "rl": "rewards", "sft": "demonstrations"}
 """Recipes, and the inputs that recipes without built-in tasks need."""
-
-METHODS: dict[str, dict[str, Any]] = {
-    "ppo": {ESTIMATOR: "gae"},
-    **{name: {ESTIMATOR: "grpo", LOSS: name} for name in LOSSES if name != "vanilla"},
-    **{name: {ESTIMATOR: name} for name in ESTIMATORS},
-    "gpg": {ESTIMATOR: "gpg", LOSS: "gpg"},
-    "dr_grpo": {ESTIMATOR: "grpo", "algorithm.norm_adv_by_std_in_grpo": False},
-    "dapo": {ESTIMATOR: "grpo"},
-}
-"""Methods by the name that `algorithm` and `--algorithm` take, with the keys that define each: a
-user's key that says otherwise is refused."""
-METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
-    "dr_grpo": {"actor.loss_agg_mode": "seq-mean-token-sum-norm", "actor.use_kl_loss": False},
-    "dapo": {
-        "actor.clip_ratio_high": 0.28,
-        "actor.use_kl_loss": False,
-        "algorithm.filter_groups.enable": True,
-    },
-}
-"""Further keys of a method, which users' keys win over."""
 
 
 def recipe_preset(

@@ -8,7 +8,7 @@ model loads, and keys without an effect are listed. The result is a `Resolved`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
+from tutelage.algorithms.extensions import (
+    ESTIMATOR,
+    ESTIMATORS,
+    LOSS,
+    LOSSES,
+    METHOD_DEFAULTS,
+    METHODS,
+)
 from tutelage.config.aliases import canonical_key, spellings
 from tutelage.config.facts import Machine
 from tutelage.config.fields import plain
@@ -38,19 +45,17 @@ from tutelage.config.schema import RunConfig
 from tutelage.errors import ConfigError, counted
 from tutelage.resources import SHIPPED
 from tutelage.weights.config.checks import find_problems, unused_keys
-from tutelage.weights.config.extensions import ESTIMATOR, LOSS, registered_names
+from tutelage.weights.config.extensions import registered_names
 from tutelage.weights.config.presets import (
     DEMONSTRATIONS,
     DEMONSTRATIONS_EMBEDDED,
-    METHOD_DEFAULTS,
-    METHODS,
     RECIPES,
     recipe_preset,
 )
 
 ALGORITHM = "algorithm.name"
-WARMUP, CHECKPOINTS = "actor.optim.warmup_steps", "trainer.max_actor_ckpt_to_keep"
-"""Keys whose notes belong to a run's plan."""
+CHECKPOINTS = "trainer.max_actor_ckpt_to_keep"
+"""The key whose note is part of a run's plan."""
 _NO_GRADIENT = (
     "has an expected gradient of zero as a loss, so it does not keep the policy near the "
     "reference; use low_var_kl or kl+"
@@ -115,7 +120,7 @@ def resolve(
         kept.pop("trainer.test_tasks", None)
     settings = kept | users
     derived: Layer = {}
-    warnings = [*_settle_engine(users, derived, machine)]
+    warnings = _settle_engine(users, derived, machine)
     if _value(settings, "actor.use_kl_loss") and not _supervised(settings):
         kind = _value(settings, "actor.kl_loss_type")
         warnings += [f"actor.kl_loss_type={kind!r} {_NO_GRADIENT}"] * (kind in ("kl", "k1"))
@@ -199,18 +204,18 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
     return {key: _Set(key, _typed(key, v), f"preset {name}", key) for key, v in values.items()}
 
 
-def _settle_engine(users: Layer, derived: Layer, machine: Machine) -> Iterator[str]:
-    """Choose the native engine if vLLM is a default that is not available; yield a warning."""
+def _settle_engine(users: Layer, derived: Layer, machine: Machine) -> list[str]:
+    """Log the native engine in place of a vLLM that is not there; return a warning then."""
     key, places = "rollout.name", ("rollout.servers", "rollout.vllm_python")
     there = machine.vllm or any(_value(users, place) for place in places)
-    if _value(users, key) == "vllm" and not there:
-        wanted = users[key]
-        derived[key] = _Set(key, "native", f"{wanted.origin} ({key}=vllm)", key)
-        yield (
-            f"{wanted.spelling}=vllm: vLLM is not available, so the native engine is used; set "
-            "rollout.servers, or rollout.vllm_python, the Python interpreter of an environment "
-            "with vLLM"
-        )
+    if there or _value(users, key) != "vllm":
+        return []
+    wanted = users[key]
+    derived[key] = _Set(key, "native", f"{wanted.origin} ({key}=vllm)", key)
+    return [
+        f"{wanted.spelling}=vllm: vLLM is not available, so the native engine is used; set "
+        "rollout.servers, or rollout.vllm_python, the Python of an environment with vLLM"
+    ]
 
 
 def _settle_device(settings: Layer, users: Layer, machine: Machine, derived: Layer) -> None:
@@ -278,16 +283,12 @@ def _value(layer: Layer, key: str) -> Any:
 
 
 def _notes(config: RunConfig) -> dict[str, str]:
-    """Return notes on consequences of the configuration that are not obvious."""
-    trainer, optim = config.trainer, config.actor.optim
-    notes: dict[str, str] = {}
-    if optim.warmup_steps:
-        notes[WARMUP] = f"{optim.lr:g} after a warm-up (optimizer steps: {optim.warmup_steps})"
+    """What follows from the values and a reader would otherwise have to work out."""
+    trainer = config.trainer
     every, keep = f"every {trainer.save_freq} steps and ", trainer.max_actor_ckpt_to_keep
     kept = "all" if keep is None else f"the last {keep} and the best in validation"
-    notes[CHECKPOINTS] = (
-        f"checkpoints {every * (trainer.save_freq > 0)}after the last step; {kept} are kept"
-    )
+    every *= trainer.save_freq > 0
+    notes = {CHECKPOINTS: f"checkpoints {every}after the last step; {kept} are kept"}
     if config.algorithm.name == "rl":
         updates = config.updates_per_batch
         later = "on-policy" if updates == 1 else f"all but the first off-policy ({updates - 1})"
