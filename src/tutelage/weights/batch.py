@@ -30,7 +30,7 @@ from tutelage.resources import POLICY
 from tutelage.rollouts.rows import build_rows
 from tutelage.runs.metrics import is_truncated
 from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import Success, format_cause
+from tutelage.statistics.outcome import Success, format_cause, is_success
 from tutelage.types import Rollout
 
 FAILURE_BUDGET = 0.5
