@@ -6,11 +6,13 @@ the standard server would print a traceback for it. `collector.py` is one such s
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 
 @contextmanager
@@ -26,6 +28,35 @@ def listening(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Generator
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def replying(reply: Callable[[BaseHTTPRequestHandler, Any], tuple[Any, ...]]) -> Generator[str]:
+    """Serve what `reply` gives for a request and the JSON of its body: a status, JSON or text, and
+    perhaps headers."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            length = int(self.headers["content-length"] or 0)
+            body = json.loads(self.rfile.read(length)) if length else None
+            status, data, *headers = reply(self, body)
+            text = data if isinstance(data, bytes) else json.dumps(data).encode()
+            self.send_response(status)
+            for name, value in (headers[0] if headers else {}).items():
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Says nothing."""
+
+    with listening(Handler) as url:
+        yield url
 
 
 class _Server(ThreadingHTTPServer):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app, main
@@ -52,21 +51,3 @@ def test_mps_is_refused_with_the_device_that_works() -> None:
     assert done.exit_code == 2
     assert "Apple's GPU (mps) is not supported" in done.stderr
     assert "trainer.device=cpu" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("hip", "mps", "told"),
-    [
-        ("6.2", False, "ROCm, on which Tutelage is not tested"),
-        (None, True, "Apple's GPU (mps) is not supported"),
-    ],
-)
-def test_the_doctor_says_what_becomes_of_other_gpus(
-    monkeypatch: pytest.MonkeyPatch, hip: str | None, mps: bool, told: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: hip is not None)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    monkeypatch.setattr(torch.version, "hip", hip)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    done = CliRunner().invoke(build_app(), ["doctor"])
-    assert told in " ".join(done.output.split())

@@ -22,7 +22,7 @@ from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.tools import corpus
-from tutelage.weights.optim import supervised_optimizer
+from tutelage.weights.optim import SUPERVISED, make_optimizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
@@ -48,7 +48,7 @@ def cold_start(kind: AgentKind, train: list[Any], seeds: SeedTree, folder: Path)
         for m in [*task.messages(), *demonstration(kind, task, False, rng)]
     )
     policy = build_policy(texts, size="xs", layout="qwen3", seed=seeds.value(), max_positions=512)
-    optimizer = supervised_optimizer(policy.named(), lr=PEAK)
+    optimizer = make_optimizer(policy.named(), SUPERVISED.model_copy(update={"lr": PEAK}), "muon")
     start = time.perf_counter()
     for step in range(CLEAN + MIXED):
         draw = seeds.child("step", step).python()

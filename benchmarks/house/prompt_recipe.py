@@ -39,7 +39,7 @@ from tutelage.seeds import SeedTree
 from tutelage.tools.registry import resolve_tools
 from tutelage.types import Message, Task, ToolCall
 from tutelage.weights import cold_start
-from tutelage.weights.optim import supervised_optimizer
+from tutelage.weights.optim import SUPERVISED, make_optimizer
 
 LONG = 4
 """Digits from which on a number is rounded unless the prompt forbids it."""
@@ -86,7 +86,9 @@ def train_policy(recipe: PolicyRecipe, progress: Progress) -> Policy:
         vocab_size=recipe.vocabulary,
         max_positions=CONTEXT,
     )
-    optimizer = supervised_optimizer(policy.named(), lr=recipe.lr)
+    optimizer = make_optimizer(
+        policy.named(), SUPERVISED.model_copy(update={"lr": recipe.lr}), "muon"
+    )
     tasks = prompted_tasks("train", MOST_TASKS, recipe.seed)
     progress.phase("building the embedded policy", steps=recipe.steps)
     numerics = Numerics(torch.float32, thread_settings()[0])

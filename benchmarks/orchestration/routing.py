@@ -41,7 +41,6 @@ from tutelage.orchestration.routing.phase2 import (
     train_phase2,
 )
 from tutelage.orchestration.routing.policy import (
-    GREEDY,
     LOOKAHEAD,
     POLICY,
     baselines,
@@ -58,7 +57,6 @@ from tutelage.orchestration.routing.simulator import (
     Scenario,
     WorkflowBatch,
     WorkflowSimulator,
-    plain_utility,
     run_chooser,
 )
 from tutelage.seeds import SeedTree
@@ -66,12 +64,29 @@ from tutelage.statistics.intervals import has_interval
 
 Rewards = dict[str, list[float]]
 """By router; the group of queries of each workflow stands under `GROUP`."""
+GREEDY = "greedy utility"
 GROUP = "group"
 ORACLE = "oracle"
 SEPARABLE = Scenario(nodes=(1, 1), max_tries=1, budgets=0.0, deadlines=0.0)
 """One node, one try, no limits: no choice depends on another."""
 CURVE = 2000
 """Workflows behind each point of a curve and each reward of a preset."""
+
+
+def plain_utility(at: DecisionBatch, terms: RewardTerms) -> Any:
+    """Return the utilities of the current node alone, [D, A]; -inf for masked actions.
+
+    alpha * chance - cost - time for a worker, alpha * P(last answer is right) for accept, 0 for
+    stop.
+    """
+    per_usd_D, per_second_D = terms.prices(at.cost_ref_D, at.latency_ref_D)
+    try_DW = (
+        terms.weights.alpha * at.chance_DW
+        - per_usd_D[:, None] * at.cost_DW
+        - per_second_D[:, None] * at.seconds_DW
+    )
+    settle_D2 = np.stack([terms.weights.alpha * at.last_D, np.zeros_like(at.last_D)], axis=1)
+    return np.where(at.mask_DA, np.concatenate([try_DW, settle_D2], axis=1), -np.inf)
 
 
 def greedy(terms: RewardTerms) -> Any:
@@ -111,12 +126,13 @@ def oracle(terms: RewardTerms) -> Chooser:
 
 
 def with_oracle(result: Phase2Result) -> RouterEvaluation:
-    """The evaluation of a result, with a row of the oracle."""
+    """The evaluation of a result, with rows of the greedy router and of the oracle."""
     evaluation, terms = result.evaluation, result.world.terms
     assert evaluation is not None
     done = evaluation.outcomes[POLICY]
     best = run_chooser(done.query_table, done.flows, terms, oracle(terms))
-    return replace(evaluation, outcomes={**evaluation.outcomes, ORACLE: best})
+    plain = run_chooser(done.query_table, done.flows, terms, greedy(terms))
+    return replace(evaluation, outcomes={**evaluation.outcomes, GREEDY: plain, ORACLE: best})
 
 
 def rewards_of(result: Phase2Result, settings: Phase2Settings, seed: int) -> Rewards:
@@ -208,7 +224,7 @@ def evaluated(
         weights = world.terms.weights if preset == world.terms.preset else weights
         under = replace(world.terms, preset=preset, weights=weights)
         rules = baselines(world.train.table, under)
-        choosers = {**rules, POLICY: policy(under), ORACLE: oracle(under)}
+        choosers = {**rules, GREEDY: greedy(under), POLICY: policy(under), ORACLE: oracle(under)}
         presets[preset] = [
             {"name": n, "reward": float(run_chooser(query_table, flows, under, c).reward_B.mean())}
             for n, c in choosers.items()

@@ -44,7 +44,7 @@ from tutelage.prompts import (
     Usage,
     optimise,
 )
-from tutelage.prompts.bank import bank_of
+from tutelage.prompts.bank import build_bank
 from tutelage.prompts.contract import RolloutSlot
 from tutelage.recipes.prompt_following import EMBEDDED
 from tutelage.recipes.prompted import PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks
@@ -98,7 +98,7 @@ def player(policy: Policy) -> Play:
 
 def algorithm() -> Algorithm:
     """The search at its defaults, with the agent's own bank."""
-    return Screen(bank=bank_of(TOOLS, GRADER))
+    return Screen(bank=build_bank(TOOLS, GRADER))
 
 
 def splits(seed: int) -> Splits:

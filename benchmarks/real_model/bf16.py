@@ -26,7 +26,7 @@ from benchmarks.measure import machine, run_to_its_end, table, took
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.stored import open_run
 from tutelage.statistics.intervals import mean_interval, paired_bootstrap
-from tutelage.statistics.outcome import succeeded
+from tutelage.statistics.outcome import is_success
 from tutelage.types import Mode
 
 BAR = 8
@@ -48,7 +48,7 @@ def success(folder: Path) -> dict[str, float]:
     with open_run(RunFolder(folder)) as (store, run_id):
         for rollout in store.rollouts(run_id, mode=Mode.TEST):
             if rollout.label == "after/sampled":
-                found[rollout.task.id] = float(succeeded(rollout))
+                found[rollout.task.id] = float(is_success(rollout))
     if not found:
         raise SystemExit(f"{folder} has no measurement after training")
     return found

@@ -34,7 +34,7 @@ from tutelage.policy.machine import machine_facts
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.progress import Progress
-from tutelage.statistics.intervals import student, wilson
+from tutelage.statistics.intervals import student_quantile, wilson
 from tutelage.weights.config import resolve
 from tutelage.weights.kinds import training
 
@@ -221,7 +221,7 @@ def difference(before: Sequence[float], after: Sequence[float]) -> str:
     mean = statistics.mean(by_seed)
     if len(by_seed) < 2:
         return f"{mean:+.1f}"
-    half = student(len(by_seed) - 1) * statistics.stdev(by_seed) / len(by_seed) ** 0.5
+    half = student_quantile(len(by_seed) - 1) * statistics.stdev(by_seed) / len(by_seed) ** 0.5
     return f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
 
 

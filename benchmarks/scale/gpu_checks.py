@@ -39,8 +39,8 @@ from tutelage.policy.weights import DecoderShape, DecoderWeights, Layer
 from tutelage.testing import tiny_policy
 from tutelage.types import Sampled, Sampling
 from tutelage.weights.cold_start import supervised_step
-from tutelage.weights.optim import supervised_optimizer
-from tutelage.weights.process_group import accumulate
+from tutelage.weights.optim import SUPERVISED, make_optimizer
+from tutelage.weights.process_group import ONE_PROCESS
 
 BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.2}
 """Most that sampler and trainer may differ by, in nats a token."""
@@ -75,7 +75,7 @@ def tf32_is_off(choice: ComputeSettings) -> Found:
         errors.append(float(((a @ b).double() - exact).abs().max() / exact.abs().max()))
         return (a @ weight).sum(), None
 
-    accumulate([weight], [0], loss)
+    ONE_PROCESS.accumulate([weight], [0], loss)
     allowed = torch.backends.cuda.matmul.allow_tf32
     return {"ok": errors[0] < 1e-5 and not allowed, "error": errors[0], "allow_tf32": allowed}
 
@@ -125,7 +125,7 @@ def training_repeats(choice: ComputeSettings) -> Found:
 def _trained(policy: Policy, numerics: Numerics, tokens: int = 64) -> list[torch.Tensor]:
     rows = [Row(tuple((7 * i + r) % 300 for i in range(tokens)), (0,) + (1,) * (tokens - 1))
             for r in range(4)]  # fmt: skip
-    optimizer = supervised_optimizer(policy.named(), lr=1e-4, kind="adamw")
+    optimizer = make_optimizer(policy.named(), SUPERVISED.model_copy(update={"lr": 1e-4}), "adamw")
     for _ in range(3):
         supervised_step(policy, optimizer, rows, numerics, 1.0, 4 * tokens)
     return [t.detach().cpu() for t in policy.parameters()]

@@ -32,7 +32,7 @@ from tutelage.policy.row import Row
 from tutelage.tasks.arithmetic import demonstrations, make_tasks
 from tutelage.tools.registry import resolve_tools
 from tutelage.weights.optim import make_optimizer
-from tutelage.weights.process_group import accumulate
+from tutelage.weights.process_group import ONE_PROCESS
 
 ROWS, GROUP, BATCH, BUDGET = 128, 8, 32, 2048
 
@@ -69,7 +69,7 @@ class Ours:
             value = -scores.logp_K.sum() / total
             return value, value.detach()
 
-        parts = accumulate(
+        parts = ONE_PROCESS.accumulate(
             self._policy.parameters(), plan_micro_batches(rows, BUDGET), loss, threads=1
         )
         self._optimizer.step(1.0)

@@ -1,8 +1,8 @@
 """Tutelage trains any LLM agent, its prompt, its weights or its orchestration, from its rewards.
 
-This module is the public surface: the names below are what users import, each loaded from its own
-module the first time it is touched, so that `import tutelage` stays light (no torch, no SQL, no
-sympy). Start reading at `types.py` for the words, then `weights/` for how they move.
+This module is the public API. Each name is imported from its module at its first use, so that
+`import tutelage` stays fast (no torch, no SQL, no sympy). `types.py` has the shared records,
+`weights/` the training.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""JSON from outside, read within bounds: models, servers and clients write it.
-Requests to this machine go to it directly, whatever proxy the environment names.
+"""Bounded parsing of JSON from models, servers and clients, and direct requests to this machine.
 
-Text that is nested a hundred thousand deep ends a recursive reader, and one that is nested nine
-hundred deep ends the program that prints or copies the value later. What comes from outside is
-therefore read by `parse_json`; what this program wrote itself does not need it.
+Deeply nested text overflows a recursive reader, or the code that later prints or copies the value.
+`parse_json` therefore limits length and depth of untrusted text; text that this program wrote needs
+no limit.
 """
 
 from __future__ import annotations
@@ -12,24 +11,21 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, AnyStr, cast
-
-if TYPE_CHECKING:
-    pass
+from typing import Any, AnyStr, cast
 
 DEEPEST = 100
-"""Arrays and objects within one another; no honest message comes near it."""
+"""Maximum nesting depth of arrays and objects."""
 LONGEST = 16 << 20
-"""Characters, or bytes, of JSON text."""
+"""Maximum characters, or bytes, of JSON text."""
 
 DIRECT: Mapping[str, None] = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))
-"""`mounts` of an HTTP client that sends what is for this machine to no proxy."""
+"""`mounts` of an HTTP client that sends requests to this machine without a proxy."""
 
 
-def direct_on_loopback(env: MutableMapping[str, str]) -> Mapping[str, str]:
-    """Add this machine to the hosts of `NO_PROXY` and `no_proxy` in `env` where a proxy is set, so
-    that HTTP clients which read them reach it; returns `env`. Elsewhere these variables would make
-    Python's clients forget the proxies of macOS's settings."""
+def bypass_proxy_on_loopback(env: MutableMapping[str, str]) -> Mapping[str, str]:
+    """Add this machine to the hosts of `NO_PROXY` and `no_proxy` in `env` if a proxy is set, so
+    that HTTP clients reach it; return `env`. Without a proxy these variables would make Python's
+    clients ignore the proxies of macOS's settings."""
     if not any(value and name.lower().endswith("_proxy") for name, value in env.items()):
         return env
     known = env.get("no_proxy") or env.get("NO_PROXY") or ""
@@ -41,15 +37,17 @@ def direct_on_loopback(env: MutableMapping[str, str]) -> Mapping[str, str]:
 
 
 class RepeatedKeyError(ValueError):
-    """A key that stands twice in one JSON object, of which readers take the last; `key` is it."""
+    """A repeated key of one JSON object, of which readers keep the last value; `key` is its
+    name."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the key {key!r:.80} stands twice in one object; keep one of them")
         self.key = key
 
 
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object from its members, an `object_pairs_hook`. Raises `RepeatedKeyError`."""
+def reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object from its members, as an `object_pairs_hook`. Raises
+    `RepeatedKeyError`."""
     made = dict(pairs)
     if len(made) < len(pairs):
         counts = Counter(name for name, _ in pairs)
@@ -69,16 +67,15 @@ def json_lines(text: AnyStr) -> Iterator[tuple[int, AnyStr]]:
             yield number, line
 
 
-def whole_characters(value: Any) -> Any:
-    """Return a value of JSON in which half of a surrogate pair, which UTF-8 cannot write, is
-    U+FFFD."""
+def replace_surrogates(value: Any) -> Any:
+    """Return a JSON value with U+FFFD for unpaired surrogates, which UTF-8 cannot encode."""
     if isinstance(value, str) and not value.isascii():
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
-        return [whole_characters(each) for each in cast("list[Any]", value)]
+        return [replace_surrogates(each) for each in cast("list[Any]", value)]
     if isinstance(value, dict):
         pairs = cast("dict[str, Any]", value).items()
-        return {whole_characters(k): whole_characters(v) for k, v in pairs}
+        return {replace_surrogates(k): replace_surrogates(v) for k, v in pairs}
     return value
 
 
@@ -89,9 +86,9 @@ def parse_json(
     deepest: int = DEEPEST,
     loads: Callable[[str | bytes], Any] = json.loads,
 ) -> Any:
-    """The value of JSON text. Raises `ValueError` if it is invalid, too long or nested too deeply.
+    """Return the value of JSON text. Raises `ValueError` if it is invalid, too long or too deep.
 
-    A bad syntax is a `json.JSONDecodeError`, with its position. `loads` may be another reader.
+    A syntax error is a `json.JSONDecodeError`, with its position. `loads` may be another parser.
     """
     if len(text) > longest:
         unit = "bytes" if isinstance(text, bytes) else "characters"
@@ -113,29 +110,33 @@ def parse_json(
 
 
 def parse_arguments(text: str) -> Any:
-    """The value of a tool call's arguments, which is written as JSON again for others to read.
+    """Return the value of a tool call's arguments, which is written as JSON again.
 
-    As `parse_json`, but what some readers of JSON lack raises `ValueError`: NaN and Infinity,
-    numbers beyond a float or 64 bits, half of a surrogate pair.
+    Raises `ValueError` as `parse_json`, and for values that some JSON parsers lack: NaN and
+    Infinity, numbers beyond a float or 64 bits, unpaired surrogates.
     """
-    value = parse_json(text, loads=_EXACT)
+    value = parse_json(text, loads=_STRICT_LOADS)
     if "\\ud" in text or "\\uD" in text:
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
-def _word(text: str) -> int:
+def _parse_integer(text: str) -> int:
+    """Return an integer. Raises `ValueError` beyond 64 bits."""
     value = int(text)
     if not -(1 << 63) <= value < 1 << 64:
         raise ValueError(f"{text} is beyond 64 bits")
     return value
 
 
-def _finite(text: str) -> float:
+def _parse_float(text: str) -> float:
+    """Return a number. Raises `ValueError` for NaN and infinity."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text} is no finite number")
     return value
 
 
-_EXACT: Any = json.JSONDecoder(parse_float=_finite, parse_int=_word, parse_constant=_finite).decode
+_STRICT_LOADS: Any = json.JSONDecoder(
+    parse_float=_parse_float, parse_int=_parse_integer, parse_constant=_parse_float
+).decode

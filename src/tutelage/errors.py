@@ -1,39 +1,38 @@
-"""Every exception that Tutelage raises on purpose, in one tree that reads as a table of contents.
+"""The exceptions of Tutelage, as one tree.
 
-Two kinds of trouble are kept apart. A *user error* (`TutelageError` and below) is something the
-person at the keyboard can fix: the command line prints its message without a traceback and exits
-with its `exit_code`. Anything else is a bug and prints a traceback. What goes wrong inside one
-rollout is neither: it is data, recorded with a `FailureCause` (see `types.py`), never raised
-through the run.
+A *user error* (`TutelageError` and its subclasses) can be fixed by the user: the command line
+prints its message without a traceback and exits with its `exit_code`. Any other exception is a bug
+and prints a traceback. A failure inside one rollout is neither: it is recorded as data with a
+`FailureCause` (see `types.py`), and never raised through the run.
 
     TutelageError                 anything a user can fix                        exit 2
-    ├── ConfigError               a key, a value, or two keys that contradict
+    ├── ConfigError               an invalid key or value, or contradictory keys
     │   └── ConstraintError       a reply that cannot be enforced: schema, tool choice
     ├── DataError                 a dataset row, with file, line and field
-    ├── RewardError               a reward that is no number, or a task that it cannot grade
-    │   ├── AnswerError           a grader that raised on what the model wrote: a wrong answer
+    ├── RewardError               a reward that is not a number, or cannot grade a task
+    │   ├── AnswerError           a grader that raised on the model's output: a wrong answer
     │   └── GraderError           a grader that could not run: no judge, no module (infrastructure)
-    │       └── RewardTimeoutError  one that had not answered in time
+    │       └── RewardTimeoutError  a reward that did not return in time
     ├── EnvironmentFailedError  an environment that raised, hung or died          (infrastructure)
     ├── ToolDefinitionError       a tool whose signature or docstring gives no schema
     ├── ModelError                a model folder that cannot be loaded or has no usable template
     ├── StoreError                the store cannot be opened, written or read
     ├── RunError                  a run folder that is missing, incomplete or taken
-    │   └── RunBusyError          one that another process is working on
-    ├── MissingExtraError         a package that is not installed or cannot be had  exit 69
+    │   └── RunBusyError          a run in use by another process
+    ├── MissingExtraError         a package that is not installed or available  exit 69
     ├── EngineError               the engine refused a request                    (infrastructure)
     │   ├── ContextOverflowError  prompt and answer do not fit the context
     │   ├── OutOfMemoryError      a prompt needs more memory than is free
     │   ├── RemoteError           a server answered a request with an error status
-    │   ├── MalformedReplyError   a server answered with success, and what is no reply
+    │   ├── MalformedReplyError   a successful response that is not a valid reply
     │   └── UnreachableError      no server answered: refused, not resolved, or too late
-    ├── SyncError                 a server's weights are not those of the trainer  exit 1
-    └── FailureBudgetError        nothing left to learn from: too many rollouts failed   exit 1
-        └── ServersLostError      no server came back that samples (an EngineError too)  exit 1
+    ├── SyncError                 a server's weights differ from the trainer's  exit 1
+    └── FailureBudgetError        too many rollouts failed: nothing left to learn from   exit 1
+        └── ServersLostError      all sampling servers are lost (an EngineError too)  exit 1
 
-To add one: subclass the nearest entry above, give it one sentence, keep it picklable (arguments in
-`args`), add it to the tree here. Messages say what happened, show the value with `!r`, and end with
-how to fix it: the exact flag, key or extra.
+To add one: subclass the nearest entry above, give it a docstring of one sentence, keep it picklable
+(arguments in `args`), and add it to this tree. Messages say what happened, show the value with
+`!r`, and end with the fix: the exact flag, key or extra.
 """
 
 from __future__ import annotations
@@ -52,18 +51,15 @@ class ConfigError(TutelageError, ValueError):
 
 
 SCHEMA_FIELD = "response_format"
-"""The field of a schema in OpenAI's words, in which engines speak of it."""
+"""Name of the request field of a schema in the OpenAI API."""
 
 
 class ConstraintError(ConfigError):
-    """A constraint on a reply that cannot be enforced; `field` is the request's field to fix."""
+    """A constraint on a reply that cannot be enforced; `field` is the request field to fix."""
 
     def __init__(self, message: str, field: str = "") -> None:
-        super().__init__(message, field)
+        super().__init__(message)
         self.field = field
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class DataError(TutelageError, ValueError):
@@ -71,38 +67,38 @@ class DataError(TutelageError, ValueError):
 
 
 class RewardError(TutelageError, ValueError):
-    """A reward that is no number, or a reward function that cannot grade a task: both are defects,
-    and a training run stops at them."""
+    """A reward that is not a number, or a reward function that cannot grade a task. A training run
+    stops at both."""
 
 
 class AnswerError(RewardError):
-    """A grader that raised on what the model wrote; the answer counts as wrong."""
+    """A grader that raised an exception on the model's output; the answer counts as wrong."""
 
 
 class GraderError(RewardError):
-    """A grader that could not run: a judge that is down, a missing module, no sandbox. Inside a
+    """A grader that could not run: an unreachable judge, a missing module, no sandbox. Inside a
     rollout this is an infrastructure failure: it has no reward and stays out of all statistics."""
 
 
 class RewardTimeoutError(GraderError):
-    """A reward that had not answered in time; it says nothing about the answer."""
+    """A reward that did not return in time, which is no evidence about the answer."""
 
 
 class EnvironmentFailedError(TutelageError, RuntimeError):
-    """An environment that raised, hung, died, or returned what cannot be used. Inside a rollout
-    this is an infrastructure failure."""
+    """An environment that raised, hung, died, or returned an invalid value. Inside a rollout this
+    is an infrastructure failure."""
 
 
 class ToolDefinitionError(TutelageError, TypeError):
-    """A tool from whose signature no JSON schema can be made."""
+    """A tool whose signature gives no JSON schema."""
 
 
 class ModelError(TutelageError, ValueError):
-    """A model that cannot be loaded, saved or rendered for."""
+    """A model that cannot be loaded, saved, or used to render a prompt."""
 
 
 class StoreError(TutelageError, OSError):
-    """The store cannot be opened, written or read, or a model's folder written."""
+    """A store that cannot be opened, written or read, or a model folder that cannot be written."""
 
 
 class RunError(TutelageError, OSError):
@@ -110,18 +106,19 @@ class RunError(TutelageError, OSError):
 
 
 class RunBusyError(RunError):
-    """A run that another process is working on; this process cannot continue it."""
+    """A run that is in use by another process."""
 
 
 class MissingExtraError(TutelageError, ImportError):
-    """A package is not installed, or its download failed; the message names the extra or the way to
-    get it. Its exit code is what `sysexits.h` has for that: `make train` goes on by it."""
+    """A package that is not installed, or a failed download; the message names the extra or the
+    command to install it. The exit code is that of `sysexits.h`; `make train` continues at it."""
 
     exit_code = 69
 
 
 class EngineError(TutelageError, RuntimeError):
-    """The engine refused or lost a request. Inside a rollout this is an infrastructure failure."""
+    """A request that the engine refused or lost. Inside a rollout this is an infrastructure
+    failure."""
 
 
 class ContextOverflowError(EngineError):
@@ -129,56 +126,57 @@ class ContextOverflowError(EngineError):
 
 
 class OutOfMemoryError(EngineError):
-    """A prompt needs more memory than is free."""
+    """A prompt that needs more memory than is free."""
 
 
 class RemoteError(EngineError):
-    """A server answered a request with an error; `status` is its HTTP status."""
+    """An error status of a server's response; `status` is its HTTP status."""
 
     def __init__(self, message: str, status: int = 500) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after: float | None = None
-        """Seconds that the server asks to wait, where it said so."""
+        """Seconds to wait before a retry, if the server states them."""
         self.final = False
-        """Whether asking again was tried, or the server said that it is pointless."""
+        """True if retries failed, or the server stated that a retry is pointless."""
         self.param: str | None = None
-        """The field that the server blames."""
+        """The request field named in the server's error."""
         self.code: str | None = None
-        """The server's own word for the error."""
+        """The error code of the server."""
 
 
 class MalformedReplyError(EngineError):
-    """A server answered a request with success, and with what is no reply."""
+    """A successful response of a server that is not a valid reply."""
 
 
 class UnreachableError(EngineError):
-    """No server answered at an address, however often it was asked."""
+    """An address at which no server answered, after all retries."""
 
     def __init__(
         self, message: str, reason: Literal["connect", "timeout", "broken"] = "broken"
     ) -> None:
-        """`reason` is `connect` where no server has got the request."""
+        """`reason` is `connect` if no server received the request."""
         super().__init__(message)
         self.reason = reason
 
 
 class FailureBudgetError(TutelageError, RuntimeError):
-    """Too many rollouts failed: nothing is left to learn from."""
+    """Too many failed rollouts: nothing is left to learn from."""
 
     exit_code = 1
 
 
 class SyncError(TutelageError, RuntimeError):
-    """A server has other weights than the trainer after an update that it reported as done."""
+    """A server whose weights differ from the trainer's after an update that it reported as done."""
 
     exit_code = 1
 
 
 class ServersLostError(FailureBudgetError, EngineError):
-    """No server that samples came back in time. It ends a run, which can be continued."""
+    """All sampling servers are lost and none came back in time. Ends a run, which can be
+    resumed."""
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 node`, `2,000 nodes`."""
+    """Return a number with its noun, such as `1 node` or `2,000 nodes`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,10 +1,10 @@
-"""Files are written aside and renamed, and nothing that another program put there is lost by it.
+"""Atomic file writes that keep existing files, and the cache folder.
 
-`temporary_path` names the file to write first, `folder_content` is asked before a folder that the
-user chose is filled, `write_new` and `check_new` leave a file that has other content. Whatever
-writes a file that must be whole, or that the user named, uses these (`runs/folder.py`,
-`policy/model.py`, `cli/export.py`). What is made once and kept lies in `cache_folder`, where
-`locked` lets one process make it.
+`temporary_path` names the file to write before renaming, `folder_content` describes a folder that a
+user chose as output, `write_new` and `check_new` keep a file that has other content. They are used
+for all files that must be complete, or that a user named (`runs/folder.py`, `policy/model.py`,
+`cli/export.py`). Downloads and other reusable files lie in `cache_folder`, where `locked` lets one
+process create them.
 """
 
 from __future__ import annotations
@@ -20,53 +20,58 @@ from pathlib import Path
 
 from tutelage.errors import ConfigError, RunError
 
-_ASIDE = re.compile(r"\..+\.\d+\.\d+\.tmp")
-_SHOWN = 3
-"""Names of a folder's files that a message tells."""
+_TEMPORARY = re.compile(r"\..+\.\d+\.\d+\.tmp")
+_MAX_NAMES = 3
+"""Maximum number of file names in a message."""
 
 
 def temporary_path(path: Path) -> Path:
-    """A hidden name beside `path` that nothing has, to write to before renaming."""
+    """Return an unused hidden name beside `path`, to write to before renaming."""
     names = (path.with_name(f".{path.name}.{os.getpid()}.{n}.tmp") for n in itertools.count())
     return next(name for name in names if not os.path.lexists(name))
 
 
 def temporary_names(folder: Path) -> set[str]:
-    """Names of what processes that were killed left behind in a folder that nobody writes to."""
-    return {left.name for left in folder.glob(".*.tmp") if _ASIDE.fullmatch(left.name)}
+    """Return names of temporary files of killed processes in a folder that no process writes to."""
+    return {left.name for left in folder.glob(".*.tmp") if _TEMPORARY.fullmatch(left.name)}
 
 
 def remove_temporary(folder: Path) -> None:
-    """Remove that."""
+    """Remove temporary files of killed processes from a folder that no process writes to."""
     for left in (folder / name for name in temporary_names(folder)):
         with suppress(OSError):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def cache_folder(name: str) -> Path:
-    """Where things of this name are kept: below `$XDG_CACHE_HOME`, or `~/.cache` without it."""
+    """Return the cache folder of this name, below `$XDG_CACHE_HOME` or `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification has relative paths ignored.
     home = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
     return home / "tutelage" / name
 
 
-def check_room(folder: Path, size: float) -> None:
+def check_room(
+    folder: Path,
+    size: float,
+    need: str = "the model needs",
+    way: str = "free some space, or set XDG_CACHE_HOME to a folder on another disk",
+) -> None:
     """Raise `ConfigError` where the disk of a folder has no room for that many bytes."""
     free = shutil.disk_usage(folder).free
     if free < size:
         raise ConfigError(
-            f"the model needs {size / 1e9:.2f} GB in {str(folder)!r}, but only {free / 1e9:.2f} GB "
-            "are free; free some space, or set XDG_CACHE_HOME to a folder on another disk"
+            f"{need} {size / 1e9:.3g} GB in {str(folder)!r}, but only {free / 1e9:.3g} GB are "
+            f"free; {way}"
         )
 
 
 @contextmanager
 def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[None]:
-    """Held by one process at a time, gone with it; by all at once where nothing can be locked.
+    """Hold a file lock that ends with the process; without file locks, continue unlocked.
 
-    `note` is told when another process does the `work`. The file is removed at the end: who waited
-    for one that is gone by then locks the one that is there.
+    `note` receives a message if another process does the `work`. The file is removed at the end: a
+    process that waited for a removed file locks the new one.
     """
     import fcntl  # which Windows lacks
 
@@ -92,8 +97,8 @@ def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[None
 
 
 def folder_content(folder: Path, besides: Container[str] = ()) -> str | None:
-    """What a folder that is to be filled holds already, `besides` names that may be there, in
-    words; None when it may be filled."""
+    """Return a description of a folder's files other than `besides`, or None if the folder is
+    missing or holds no other file."""
     if not os.path.lexists(folder):
         return None
     if not folder.is_dir():
@@ -101,15 +106,14 @@ def folder_content(folder: Path, besides: Container[str] = ()) -> str | None:
     names = sorted(entry.name for entry in folder.iterdir() if entry.name not in besides)
     if not names:
         return None
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"it contains {', '.join(map(repr, names[:_SHOWN]))}{more}"
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"it contains {', '.join(map(repr, names[:_MAX_NAMES]))}{more}"
 
 
 def check_new(path: Path, content: bytes | Path, other: str) -> None:
-    """Raise `RunError` where a file has other content than what is to be written there.
+    """Raise `RunError` if a non-empty file exists with other content than `content`.
 
-    The same content again is no fault, and an empty file holds nothing that could be lost.
-    `content` may be the file that would take its place; `other` is what to give instead.
+    `content` may be the file that would replace it; `other` names the option to change.
     """
     try:
         if not path.is_file() or path.stat().st_size == 0:
@@ -119,7 +123,7 @@ def check_new(path: Path, content: bytes | Path, other: str) -> None:
         else:
             same = filecmp.cmp(path, content, shallow=False)
     except OSError as error:
-        raise _refused(path, error) from error
+        raise _write_error(path, error) from error
     if not same:
         raise RunError(
             f"{str(path)!r} already exists with other content; move it away, or use another {other}"
@@ -127,10 +131,10 @@ def check_new(path: Path, content: bytes | Path, other: str) -> None:
 
 
 def write_new(texts: Mapping[Path, str], other: str) -> None:
-    """Write files, but none over one that has other content: then nothing is written at all.
+    """Write files, or none of them if one exists with other content.
 
-    Folders that are missing are made. A device or a pipe cannot be replaced by a file, so it is
-    written straight. Raises `RunError`.
+    Missing folders are created. A device or a pipe is written directly, since it cannot be replaced
+    by a file. Raises `RunError`.
     """
     for path, text in texts.items():
         check_new(path, text.encode(), other)
@@ -145,8 +149,9 @@ def write_new(texts: Mapping[Path, str], other: str) -> None:
             with suppress(OSError):
                 if place is not path:
                     place.unlink(missing_ok=True)
-            raise _refused(path, error) from error
+            raise _write_error(path, error) from error
 
 
-def _refused(path: Path, error: OSError) -> RunError:
+def _write_error(path: Path, error: OSError) -> RunError:
+    """Return an error that a file cannot be written."""
     return RunError(f"cannot write {str(path)!r}: {error.strerror or error}")

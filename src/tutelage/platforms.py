@@ -1,7 +1,8 @@
-"""Which platforms work and which are refused, decided from facts, so that any can be pretended.
+"""Supported and unsupported platforms.
 
-`cli` and `Trainer` refuse before anything is imported that a platform lacks; `policy/machine.py`
-finds the facts with torch, chooses the device by the answer, and `doctor` shows it.
+`cli` and `Trainer` refuse an unsupported platform before any import that it lacks;
+`policy/machine.py` detects the accelerator with torch and chooses the device, and `doctor` shows
+it.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ Accelerator = Literal["none", "cuda", "rocm", "mps"]
 
 
 class Support(NamedTuple):
-    """The device that `trainer.device=auto` takes, None where nothing runs, and what to know."""
+    """The device of `trainer.device=auto`, None on an unsupported platform, and a remark."""
 
     device: Literal["cpu", "cuda"] | None
     remark: str = ""
 
 
 def platform_support(system: str, accelerator: Accelerator = "none") -> Support:
-    """What runs on a `platform.system()` with this accelerator."""
+    """Return the support for a `platform.system()` with an accelerator."""
     if system == "Windows":
         why = "Tutelage does not run on Windows, which lacks fork, process groups and file locks. "
         return Support(None, f"{why}Install it in WSL 2 (wsl --install), where it runs as on Linux")
@@ -34,7 +35,7 @@ def platform_support(system: str, accelerator: Accelerator = "none") -> Support:
 
 
 def check_platform(system: str | None = None) -> None:
-    """Raise `ConfigError` on a platform where nothing runs; this one unless `system` is given."""
+    """Raise `ConfigError` on an unsupported platform, this one unless `system` is given."""
     found = platform_support(system or platform.system())
     if found.device is None:
         raise ConfigError(f"{found.remark}.")

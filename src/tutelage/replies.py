@@ -1,9 +1,9 @@
-"""A model's reply as text: the thought that it begins with, and the answer after it.
+"""A model's reply as text: the thought at its beginning, and the answer after it.
 
-A thought stands between the marks of the model's chat template (`policy/thoughts.py` finds them),
-or between `<think>` and `</think>` where no template marks one. `split_thought` cuts a whole reply
-and `ThoughtStream` one that is still being sampled. Everything that acts on a reply or grades it
-reads the answer alone; records and prompts keep the whole text.
+A thought stands between the tags of the model's chat template (`policy/thoughts.py` finds them), or
+between `<think>` and `</think>` if no template has tags. `split_thought` splits a complete reply
+and `ThoughtStream` one that is being sampled. Agents and rewards read only the answer; records and
+prompts keep the complete text.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Any
 from tutelage.types import THOUGHTS
 
 _CLOSED = re.compile(r"^[ \t]*</think>|(?<=[\w.!?])</think>|</think>[ \t]*$", re.MULTILINE)
-"""The end of a thought that was opened in the prompt: at an edge of a line, or right after a word.
-Elsewhere, as between quotes, the text only mentions it."""
+"""End of a thought that was opened in the prompt: at the edge of a line, or directly after a word.
+Elsewhere, as between quotes, the text only mentions the tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkTags:
-    """The marks of a thought: those of a chat template, or the usual ones where it has none."""
+    """The tags of a thought, from a chat template or by default."""
 
     begun: bool = False
-    """Whether the template opens the thought itself."""
+    """True if the template opens the thought."""
     known: bool = True
-    """Whether the template marks thoughts."""
+    """True if the template has tags of thoughts."""
     opening: str = "<think>"
     closing: str = "</think>"
 
 
 def split_thought(text: str, marks: ThinkTags | None = None) -> tuple[str, str]:
-    """Return the thoughts that a reply begins with, with their marks, and the answer after them.
+    """Return the thoughts at the beginning of a reply, with their tags, and the answer.
 
-    A thought that is not closed leaves no answer. Without marks, as of a text whose model nobody
-    knows, they are `<think>` and `</think>`, of which the first may have stood in the prompt.
+    A thought that is not closed leaves no answer. Without `marks`, for a text of an unknown model,
+    the tags are `<think>` and `</think>`, and the opening tag may have been in the prompt.
     """
     if marks is None:
         marks = ThinkTags(begun=bool(_CLOSED.search(text.partition("<think>")[0])))
@@ -48,85 +48,89 @@ def split_thought(text: str, marks: ThinkTags | None = None) -> tuple[str, str]:
     return text[:end], text[end:]
 
 
-def thought_of(fields: Mapping[str, Any]) -> tuple[str, str]:
-    """The thought among the fields of a message or delta, and the name of its field."""
+def read_thought(fields: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the thought in the fields of a message or delta, and the name of its field."""
     found = ((value, name) for name in THOUGHTS if isinstance(value := fields.get(name), str))
     return next((pair for pair in found if pair[0]), ("", ""))
 
 
 class ThoughtStream:
-    """A reply's text as it grows, cut into the thought that it begins with and the rest."""
+    """A growing reply, split into the thought at its beginning and the text after it."""
 
     def __init__(self, marks: ThinkTags | None, *, hidden: bool = False) -> None:
-        """Without marks all is text; a `hidden` thought is left out."""
+        """Without `marks` everything is text; a `hidden` thought is dropped."""
         self.raw = ""
-        """The thought as it was sampled, with its markers and the white space around it."""
+        """The thought as sampled, with its tags and surrounding white space."""
         self._hidden = hidden
         self._marks = marks
-        self._place = "text" if marks is None else "start"
-        self._kept = ""
+        self._state = "text" if marks is None else "start"
+        self._buffer = ""
 
     def feed(self, new: str, *, last: bool = False) -> tuple[str, str]:
-        """Take more text; what may go out now of the thought, and of the text."""
-        self._kept += new
+        """Add text, and return the new parts of the thought and of the text that are certain."""
+        self._buffer += new
         thought = text = ""
-        if self._place == "start":
-            self._start(last)
-        if self._place == "thought":
-            thought = self._thought(last)
-        if self._place == "gap" and (self._kept.strip() or last):
-            self._take(len(self._kept) - len(self._kept.lstrip()))
-            self._place = "text"
-        if self._place == "text":
-            text, self._kept = self._kept, ""
+        if self._state == "start":
+            self._detect_start(last)
+        if self._state == "thought":
+            thought = self._feed_thought(last)
+        if self._state == "gap" and (self._buffer.strip() or last):
+            self._consume(len(self._buffer) - len(self._buffer.lstrip()))
+            self._state = "text"
+        if self._state == "text":
+            text, self._buffer = self._buffer, ""
         return ("" if self._hidden else thought), text
 
     @property
     def shown(self) -> bool:
-        """Whether there is a thought to be shown."""
+        """Return True if the reply has a thought that is not hidden."""
         return bool(self.raw) and not self._hidden
 
     @property
     def ended(self) -> bool:
-        """Whether such a thought is over."""
-        return self.shown and self._place in ("gap", "text")
+        """Return True if the visible thought is complete."""
+        return self.shown and self._state in ("gap", "text")
 
-    def _start(self, last: bool) -> None:
-        """Whether the reply begins with a thought, once that is sure."""
+    def _detect_start(self, last: bool) -> None:
+        """Decide if the reply begins with a thought, once the text is long enough."""
         assert self._marks is not None
-        said, opening = self._kept.lstrip(), self._marks.opening
+        said, opening = self._buffer.lstrip(), self._marks.opening
         if said.startswith(opening):
-            self._take(len(self._kept) - len(said) + len(opening))
-            self._place = "thought"
+            self._consume(len(self._buffer) - len(said) + len(opening))
+            self._state = "thought"
         elif last or not opening.startswith(said):
-            self._place = "thought" if self._marks.begun else "text"
+            self._state = "thought" if self._marks.begun else "text"
 
-    def _thought(self, last: bool) -> str:
+    def _feed_thought(self, last: bool) -> str:
+        """Return the new part of the thought that is certain."""
         assert self._marks is not None
         closing = self._marks.closing
-        at = self._kept.find(closing)
-        end = len(self._kept) if last else len(self._kept) - overlap(self._kept, closing)
-        said = self._kept[: end if at < 0 else at]
+        at = self._buffer.find(closing)
+        end = (
+            len(self._buffer) if last else len(self._buffer) - overlap_length(self._buffer, closing)
+        )
+        said = self._buffer[: end if at < 0 else at]
         # White space around a thought is none of it; at its end it may be inside.
         begin = 0 if self.raw.strip() not in ("", self._marks.opening) else blank(said)
         shown = said[begin:].rstrip()
         if at >= 0:
-            self._take(at + len(closing))
-            self._place = "gap"
+            self._consume(at + len(closing))
+            self._state = "gap"
         else:
-            self._take(end if last else begin + len(shown))
+            self._consume(end if last else begin + len(shown))
         return shown
 
-    def _take(self, count: int) -> None:
-        self.raw, self._kept = self.raw + self._kept[:count], self._kept[count:]
+    def _consume(self, count: int) -> None:
+        """Move `count` characters from the buffer to the thought."""
+        self.raw, self._buffer = self.raw + self._buffer[:count], self._buffer[count:]
 
 
 def blank(text: str) -> int:
-    """How much white space a text begins with."""
+    """Return the number of white space characters at the beginning of a text."""
     return len(text) - len(text.lstrip())
 
 
-def overlap(text: str, mark: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `mark`."""
+def overlap_length(text: str, mark: str) -> int:
+    """Return the length of the longest suffix of `text` that is a prefix of `mark`."""
     sizes = range(min(len(mark) - 1, len(text)), 0, -1)
     return next((size for size in sizes if text.endswith(mark[:size])), 0)

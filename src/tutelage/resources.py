@@ -1,10 +1,10 @@
-"""Resources: the named things that an agent is given and that an algorithm may change.
+"""Resources: the named objects that an agent receives and that an algorithm may change.
 
-`LLM` names a model, `PromptTemplate` holds a text with placeholders, anything else is passed on as
-it is. They come together in `NamedResources`. An agent never asks where its model runs: before an
-attempt begins, the runner hands it copies whose `endpoint` and `api_key` lead to that attempt's own
-session (`rollouts/models.py`). Which LLM is the policy is decided here, in `Roles.of`, by rules
-that leave no judge to be the small policy by accident.
+`LLM` names a model, `PromptTemplate` holds a text with placeholders, any other object is passed
+unchanged. They are collected in `NamedResources`. Before an attempt begins, the runner passes the
+agent copies whose `endpoint` and `api_key` lead to a session of that attempt
+(`rollouts/models.py`). `Roles.of` decides which LLM is the policy, by rules that never make a judge
+the policy by accident.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tutelage.errors import ConfigError
 from tutelage.types import Call, ChatClient, Constraint, Message, Sampling, ToolSpec
 
 POLICY = "main"
-"""The name of the policy where nobody gave it another."""
+"""Default name of the policy."""
 SHIPPED = "shipped"
-"""The model that is the trained start of the embedded job, which is part of this package."""
+"""Name of the trained start model that is part of this package."""
 MAIN_AGENT = "main"
-"""The name of the caller of a model, unless it is given."""
+"""Default name of the agent that calls a model."""
 AGENT: ContextVar[str] = ContextVar("tutelage_agent", default=MAIN_AGENT)
-"""The agent whose code runs; `agents/session.py` sets it."""
+"""Name of the agent whose code runs; `agents/session.py` sets it."""
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _PLACEHOLDER = re.compile(rf"\{{\{{(?P<literal>{_NAME})\}}\}}|\{{(?P<name>{_NAME})\}}")
@@ -35,21 +35,20 @@ _SINGLE = re.compile(rf"\{{({_NAME})\}}")
 
 @dataclass(frozen=True, slots=True)
 class LLM:
-    """A chat model that an agent is given.
+    """A chat model for an agent.
 
     `name` is a label (or the folder of a Hugging Face model to train). With an `endpoint` it is
-    that OpenAI-compatible server; `trainable` makes it the policy (with an endpoint: sampled there,
-    which has to give token ids and log-probabilities, and trained here), `frozen` the policy as it
-    was before training, `tokenizer_only` means its tokenizer alone. Sampling fields that are None
-    leave the choice to the run. Inside a rollout `endpoint`, `api_key` and `model` are always
-    filled.
+    that OpenAI-compatible server. `trainable` marks the policy (with an endpoint it is sampled
+    there, which needs token ids and log-probabilities, and trained here), `frozen` the policy
+    before training, `tokenizer_only` its tokenizer alone. Sampling fields that are None use the
+    run's values. Inside a rollout `endpoint`, `api_key` and `model` are always set.
     """
 
     name: str = ""
     endpoint: str | None = None
     api_key: str | None = field(default=None, repr=False)
     model: str | None = None
-    """The model name to send; None sends `name`."""
+    """The model name in requests; None uses `name`."""
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
@@ -58,9 +57,9 @@ class LLM:
     frozen: bool = False
     tokenizer_only: bool = False
     policy: str = POLICY
-    """Which policy it is, where several are trained at once."""
+    """Name of the policy, if several are trained at once."""
     client: ChatClient | None = field(default=None, repr=False, compare=False)
-    """Inside a rollout in this process: the same model without HTTP; see `chat`."""
+    """Inside a rollout in this process, a client of the same model without HTTP; see `chat`."""
 
     def __post_init__(self) -> None:
         lines = [w for w in ("trainable", "frozen") if getattr(self, w)]
@@ -69,7 +68,7 @@ class LLM:
             raise ConfigError(f"LLM {self.name!r} has {' and '.join(lines)}; remove one of them")
 
     def sampling(self, default: Sampling) -> Sampling:
-        """`default` with what this resource says of its own."""
+        """Return `default` with the sampling fields that this resource sets."""
         names = ("temperature", "top_p", "max_tokens", "stop")
         own: dict[str, Any] = {name: getattr(self, name) for name in names}
         return replace(default, **{k: v for k, v in own.items() if v not in (None, ())})
@@ -83,12 +82,13 @@ class LLM:
         choices: Sequence[str] = (),
         **sampling: Any,
     ) -> Call:
-        """Ask without HTTP, in a rollout in this process; the reply is `call.reply.content`.
+        """Call the model without HTTP, in a rollout in this process; the reply is
+        `call.reply.content`.
 
         `messages` is a question or OpenAI messages, `sampling` fields of `Sampling`, `agent` the
-        name of the caller (by default that of `rollout.agent(...)`), `choices` the replies that are
-        allowed, empty for all. The call is recorded as one over the endpoint is. Raises
-        `ConfigError` outside a rollout, `EngineError` as the engine.
+        name of the caller (by default that of `rollout.agent(...)`), `choices` the allowed replies,
+        empty for any. The call is recorded like one over the endpoint. Raises `ConfigError` outside
+        a rollout, `EngineError` as the engine.
         """
         if self.client is None:
             raise ConfigError(
@@ -111,8 +111,8 @@ class LLM:
 class PromptTemplate:
     """A text with `{placeholders}`, which a prompt algorithm may rewrite.
 
-    Only `{name}` with a plain name is a placeholder, and `{{name}}` is how `{name}` is written as
-    text. Every other brace is literal text, so JSON in a prompt needs no escaping.
+    Only `{name}` with an identifier is a placeholder, and `{{name}}` stands for the text `{name}`.
+    Every other brace is literal text, so JSON in a prompt needs no escaping.
     """
 
     template: str
@@ -120,14 +120,14 @@ class PromptTemplate:
 
     @property
     def placeholders(self) -> tuple[str, ...]:
-        """Names of the placeholders, each once, in order."""
+        """Return the distinct names of the placeholders, in order."""
         items = (m.group("name") for m in _PLACEHOLDER.finditer(self.template))
         return tuple(dict.fromkeys(name for name in items if name is not None))
 
     def format(self, **values: Any) -> str:
-        """The text with every placeholder replaced, in one pass: values are never read again.
+        """Return the text with every placeholder replaced; replaced values are not scanned again.
 
-        Raises `ConfigError` for a placeholder without a value. Values nobody asked for are fine.
+        Raises `ConfigError` for a placeholder without a value. Additional values are ignored.
         """
         missing = [name for name in self.placeholders if name not in values]
         if missing:
@@ -144,7 +144,7 @@ class PromptTemplate:
 
     @staticmethod
     def escape(text: str) -> str:
-        """`text` as it must stand in a template to come out of `format` unchanged."""
+        """Return `text` escaped so that `format` returns it unchanged."""
         return _SINGLE.sub(r"{{\1}}", text)
 
     def __str__(self) -> str:
@@ -154,12 +154,12 @@ class PromptTemplate:
 class NamedResources(Mapping[str, Any]):
     """Resources by name: `resources["main"]`, `resources.get("main")`, `resources.main`.
 
-    Those that are async context managers are entered once before the first rollout and closed after
-    the last one; an agent is then given what entering returned.
+    Async context managers are entered once before the first rollout and closed after the last one;
+    an agent receives the value that entering returned.
     """
 
     def __init__(self, resources: Mapping[str, Any] | None = None, /, **named: Any) -> None:
-        """Raises `ConfigError` for a name that is no identifier or one of the agent's own words."""
+        """Raises `ConfigError` for a name that is no identifier or is reserved."""
         values = {**(resources or {}), **named}
         for name in values:
             if not isinstance(cast("Any", name), str) or not name.isidentifier():
@@ -186,13 +186,14 @@ class NamedResources(Mapping[str, Any]):
             raise AttributeError(missing.args[0]) from None
 
     def replaced(self, changes: Mapping[str, Any]) -> NamedResources:
-        """A copy with other values under some names."""
+        """Return a copy with other values for some names."""
         made = NamedResources()
         made._items = {**self._items, **changes}
         return made
 
     async def entered(self, stack: AsyncExitStack) -> NamedResources:
-        """A copy with every async context manager entered on `stack`, in the order of names."""
+        """Return a copy with every async context manager entered on `stack`, in the order of
+        names."""
         changes = {
             name: await stack.enter_async_context(value)
             for name, value in self._items.items()
@@ -202,30 +203,31 @@ class NamedResources(Mapping[str, Any]):
 
 
 RESERVED = ("task", "rollout", "resources")
-"""Parameters of agents that mean the same everywhere, so that no resource may have their names."""
+"""Parameters of agents with a fixed meaning, which cannot be names of resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What each LLM of a run is, by resource name."""
+    """The role of each LLM of a run, by resource name."""
 
     policies: Mapping[str, str]
-    """Resource to policy: those that are trained. One that is remote too is sampled there."""
+    """Policy by resource, for trained LLMs. A trained LLM that is also remote is sampled there."""
     frozen: tuple[str, ...]
     remote: Mapping[str, str]
-    """Resource to base URL."""
+    """Base URL by resource."""
 
     @property
     def main(self) -> str | None:
-        """The resource that is the policy, None when nothing is trained."""
+        """Return the resource of the policy, None if nothing is trained."""
         return next(iter(self.policies), None)
 
     @classmethod
     def of(cls, resources: Mapping[str, Any], endpoints: Mapping[str, str] | None = None) -> Self:
-        """Who is the policy and where the others are served, or why that is not clear.
+        """Return the roles of the LLMs in `resources`.
 
-        `endpoints` gives base URLs by resource name or by model name. The policy is what is marked
-        `trainable`, else the only LLM that has no endpoint and is not frozen. Raises `ConfigError`.
+        `endpoints` has base URLs by resource name or by model name. The policy is the LLM marked
+        `trainable`, else the only LLM that has no endpoint and is not frozen. Raises `ConfigError`
+        if the policy or an endpoint is unclear.
         """
         named = ((name, value) for name, value in resources.items() if isinstance(value, LLM))
         llms = {name: llm for name, llm in named if not llm.tokenizer_only}

@@ -1,9 +1,8 @@
 """The seed tree: every random draw is addressed by (run seed, path), never by the order of calls.
 
 A node of the tree is a run seed and a path such as `("rl", 12, "task-3", 5)`. Its value is a
-BLAKE2b hash of both, so any part of a run can be redone alone and gives the same draws: that is
-what makes resume exact without storing generator states, and what makes identifiers repeat.
-`types.py` has the nouns that carry these identifiers.
+BLAKE2b hash of both, so any part of a run can be repeated alone with the same draws: resume is
+exact without stored generator states, and identifiers repeat.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ PathPart = str | int
 
 
 _LONGEST_NAME = 80
-"""Characters of a run's name in an identifier."""
+"""Maximum characters of a run's name in an identifier."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeedTree:
-    """One node; `child` goes down, `value`, `python`, `numpy` and `id` draw from it."""
+    """A node of the tree; `child` descends, `value`, `python`, `numpy` and `id` draw from it."""
 
     seed: int
     path: tuple[PathPart, ...] = ()
 
     def child(self, *parts: PathPart) -> SeedTree:
-        """The node below this one at `parts`."""
+        """Return the node below this one at `parts`."""
         return SeedTree(self.seed, self.path + parts)
 
     def value(self, bits: int = 63) -> int:
-        """A uniform integer in [0, 2**bits), a pure function of seed and path."""
+        """Return a uniform integer in [0, 2**bits), a pure function of seed and path."""
         return int.from_bytes(self._digest(), "big") & ((1 << bits) - 1)
 
     def id(self, prefix: str, run: str = "") -> str:
-        """An identifier such as `roll_5f2c...` (96 bits), the same in every repeat of the run.
+        """Return an identifier such as `roll_5f2c...` (96 bits), equal in every repeat of the run.
 
-        With the name of the `run` at its end it is another one in each run of this seed.
+        The optional name of the `run` at its end makes it unique among runs of this seed.
         """
         id = f"{prefix}_{self._digest()[:12].hex()}"
         if not run:
@@ -48,14 +47,15 @@ class SeedTree:
         return f"{id}_" + re.sub(r"[^\w.-]", "-", run)[:_LONGEST_NAME]
 
     def python(self) -> random.Random:
-        """A fresh standard-library generator."""
+        """Return a new standard-library generator."""
         return random.Random(self.value())
 
     def numpy(self) -> np.random.Generator:
-        """A fresh counter-based NumPy generator (Philox)."""
+        """Return a new counter-based NumPy generator (Philox)."""
         return np.random.Generator(np.random.Philox(key=self.value()))
 
     def _digest(self) -> bytes:
         # repr of a tuple of str and int is injective, so two paths never collide by concatenation.
+        """Return the BLAKE2b hash of seed and path."""
         text = repr((self.seed, self.path)).encode()
         return hashlib.blake2b(text, digest_size=16).digest()

@@ -1,8 +1,8 @@
-"""The nouns that layers share, as small frozen records, and the protocols between layers.
+"""The records that layers share, as small frozen dataclasses, and the protocols between layers.
 
-Nothing here computes. A `Task` is run as `Rollout`s; a rollout has `Attempt`s; an attempt made
-`Call`s to a model; a call keeps exactly what was sent and what was sampled, as token ids. Rows for
-training are made from calls in `rollouts/rows.py`; where records are kept is `store/`.
+A `Task` is run as `Rollout`s; a rollout has `Attempt`s; an attempt makes `Call`s to a model; a call
+keeps the exact token ids sent and sampled. Training rows are made of calls in `rollouts/rows.py`;
+records are stored by `store/`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any, Protocol, Required, TypedDict, cast
 
 JSON = dict[str, Any]
 INPUT_FIELDS = ("question", "prompt", "instruction", "problem", "messages")
-"""The field of a task that becomes the agent's input: the first of these that it has."""
+"""Fields that may hold the agent's input; a task uses the first one that it has."""
 EXPECTED_FIELDS = ("expected", "expected_answer", "answer", "answers", "solution", "target")
-"""The fields in which a task may say what is expected."""
+"""Fields that may hold the expected answer of a task."""
 EXACT = "exact"
-"""The part of a reward by which a grader says itself whether an answer was right."""
+"""Reward part by which a grader states that an answer is right."""
 SUCCESS = "success"
-"""The name in an environment's info that says whether the rollout succeeded."""
+"""Name in an environment's info that states if the rollout succeeded."""
 THOUGHTS = ("reasoning_content", "reasoning")
-"""The fields of a message that hold reasoning apart from its content."""
+"""Fields of a message that hold reasoning apart from its content."""
 
 
 class Mode(StrEnum):
-    """What a rollout is for; only `TRAIN` rollouts ever reach a loss."""
+    """Purpose of a rollout; only `TRAIN` rollouts reach a loss."""
 
     TRAIN = "train"
     VAL = "val"
@@ -35,17 +35,17 @@ class Mode(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why sampling ended, in the words of the OpenAI API where it has one."""
+    """Reason for the end of sampling, in the terms of the OpenAI API."""
 
     STOP = "stop"
     LENGTH = "length"
     CONTENT_FILTER = "content_filter"
-    """By another server, which held back the rest."""
+    """Stopped by a remote server's filter."""
     CANCELLED = "cancelled"
 
 
 class RolloutStatus(StrEnum):
-    """Life of a rollout or attempt; the last three are terminal and final."""
+    """Status of a rollout or attempt; the last three are final."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -55,12 +55,12 @@ class RolloutStatus(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether no later status may follow."""
+        """Return True if no later status may follow."""
         return self in (RolloutStatus.SUCCEEDED, RolloutStatus.FAILED, RolloutStatus.CANCELLED)
 
 
 class FailureCause(StrEnum):
-    """Why an attempt failed. Infrastructure causes stay out of baselines and losses."""
+    """Cause of a failed attempt. Infrastructure causes stay out of baselines and losses."""
 
     TIMEOUT = "timeout"
     AGENT_ERROR = "agent_error"
@@ -68,22 +68,22 @@ class FailureCause(StrEnum):
     NO_CALLS = "no_calls"
     """The agent ended without a model call, in training."""
     REWARD_ERROR = "reward_error"
-    """The reward is no number, or cannot grade this task."""
+    """The reward is not a number, or cannot grade this task."""
     ANSWER_ERROR = "answer_error"
-    """The grader raised on what the model wrote, which counts as wrong."""
+    """The grader raised an exception on the model's output, which counts as wrong."""
     GRADER_ERROR = "grader_error"
     """The grader could not run."""
     REWARD_TIMEOUT = "reward_timeout"
-    """The reward had not answered in time."""
+    """The reward did not return in time."""
     ENGINE_ERROR = "engine_error"
     ENVIRONMENT_ERROR = "environment_error"
-    """The environment raised, hung, died, or returned what cannot be used."""
+    """The environment raised, hung, died, or returned an invalid value."""
     CONTEXT_OVERFLOW = "context_overflow"
     CANCELLED = "cancelled"
 
     @property
     def infrastructure(self) -> bool:
-        """True when the agent is not to blame, so that the rollout is no evidence about it."""
+        """Return True if the failure is no evidence about the agent."""
         lost = ("engine_error", "environment_error", "reward_error", "grader_error")
         return self in (*lost, "reward_timeout", "cancelled")
 
@@ -96,24 +96,24 @@ class ToolCall:
     name: str
     arguments: str
     custom: bool | None = None
-    """True where another server called a tool without a schema; `arguments` are then any text."""
+    """True for a remote server's call of a tool without a schema; `arguments` are then any text."""
 
     def to_dict(self) -> JSON:
-        """The OpenAI form."""
+        """Return the OpenAI form."""
         kind, said = ("custom", "input") if self.custom else ("function", "arguments")
         return {"id": self.id, "type": kind, kind: {"name": self.name, said: self.arguments}}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> ToolCall:
-        """Read the OpenAI form."""
+        """Return a tool call from the OpenAI form."""
         kind, said = ("custom", "input") if data.get("custom") else ("function", "arguments")
         name, given = data[kind]["name"], data[kind][said]
         text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
         return ToolCall(str(data.get("id") or ""), name, text, kind == "custom" or None)
 
 
-def joined_text(content: Any) -> Any:
-    """Join a content of text parts alone to a text; return any other content as it is."""
+def join_text_parts(content: Any) -> Any:
+    """Return the joined text of a content of text parts; return any other content unchanged."""
     try:
         texts = [part["text"] for part in content if part["type"] == "text"]
         return "".join(texts) if texts and len(texts) == len(content) else content
@@ -123,7 +123,7 @@ def joined_text(content: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message, in the OpenAI shape."""
+    """One chat message, in the OpenAI form."""
 
     role: str
     content: str | None = None
@@ -131,11 +131,12 @@ class Message:
     tool_call_id: str | None = None
     name: str | None = None
     extra: Mapping[str, Any] = field(default_factory=lambda: {}, compare=False)
-    """What else came with it over an API or in a row; on record, and in no prompt. Demonstrations
-    read reasoning (`THOUGHTS`) and `weight` here."""
+    """Other fields of the message in an API or a row, recorded and never in a prompt.
+    Demonstrations read reasoning (`THOUGHTS`) and `weight` here."""
 
     def to_dict(self, *, extra: bool = False) -> JSON:
-        """The OpenAI chat form, without empty fields; with `extra` all that came with it."""
+        """Return the OpenAI chat form without empty fields, with `extra` including the extra
+        fields."""
         out: JSON = {"role": self.role, "content": self.content, **(self.extra if extra else {})}
         if self.tool_calls:
             out["tool_calls"] = [call.to_dict() for call in self.tool_calls]
@@ -144,35 +145,36 @@ class Message:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Message:
-        """Read the OpenAI chat form."""
+        """Return a message from the OpenAI chat form."""
         # Templates know a developer's message as a system message.
         role = "system" if data["role"] == "developer" else str(data["role"])
         calls = cast("Sequence[JSON]", data.get("tool_calls") or ())
         made, answered = tuple(map(ToolCall.from_dict, calls)), data.get("tool_call_id")
-        return Message(role, joined_text(data.get("content")), made, answered, data.get("name"))
+        return Message(role, join_text_parts(data.get("content")), made, answered, data.get("name"))
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """What a model is told about a tool: name, description, JSON schema of its parameters."""
+    """A tool's name, description and JSON schema of parameters, as a model sees them."""
 
     name: str
     description: str
     parameters: JSON
 
     def to_dict(self) -> JSON:
-        """The OpenAI function-tool form."""
+        """Return the OpenAI function-tool form."""
         told = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": told}
 
 
 UNBOUNDED = 1 << 20
-"""`max_tokens` where nobody named a limit: a reply ends by itself, or with the context."""
+"""`max_tokens` without a limit: a reply ends by itself, or with the context."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to sample one call. `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are off."""
+    """Sampling parameters of one call. `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are
+    off."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -180,35 +182,33 @@ class Sampling:
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
     max_thinking_tokens: int | None = None
-    """Tokens after which a thought is closed, where that is sooner than the policy's own limit; 0:
-    the turn has no thought."""
+    """Tokens after which a thought is closed, if below the policy's limit; 0 allows no thought."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What a reply must be. `tool_choice` is `auto`, `none`, `required` or the name of the one tool
-    to call; with `json_schema` the content is a JSON document of that schema, with `choices` one of
-    these texts; alone, `min_tokens` are drawn before the turn may end."""
+    """Constraint on a reply. `tool_choice` is `auto`, `none`, `required` or the name of the one
+    tool to call; with `json_schema` the content is a JSON document of that schema, with `choices`
+    one of these texts."""
 
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
     json_schema: JSON | None = None
-    min_tokens: int | None = None
     choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What an engine returns for one request.
+    """Output of an engine for one request.
 
-    `token_ids` are the sampled ids, the end-of-turn token included when it was sampled.
-    `logprobs[i]` is the log-probability of `token_ids[i]` under log-softmax(logits / temperature)
-    over the full vocabulary: the distribution the trainer recomputes. `raw_logprobs` is the same at
-    temperature 1. Both are natural logarithms, computed from the logits the token was drawn from.
-    Where a grammar constrained the request, `allowed[i]` says how many tokens it allowed for
-    `token_ids[i]`, and both log-probabilities are those among the allowed ones (0 where only one
-    was). The tokens that close a thought at its limit have 1 as well, and what nothing narrowed in
-    such a reply has 0; where nothing was constrained or forced, `allowed` is empty.
+    `token_ids` are the sampled ids, including a sampled end-of-turn token. `logprobs[i]` is the
+    log-probability of `token_ids[i]` under log-softmax(logits / temperature) over the full
+    vocabulary: the distribution that the trainer recomputes. `raw_logprobs` is the same at
+    temperature 1. Both are natural logarithms, computed from the logits that the token was drawn
+    from. If a grammar constrained the request, `allowed[i]` is the number of tokens that it allowed
+    for `token_ids[i]`, and both log-probabilities are over the allowed tokens (0 if there was only
+    one). Tokens that close a thought at its limit have 1 too, and unconstrained tokens of the same
+    reply have 0; without any constraint or forced token, `allowed` is empty.
     """
 
     token_ids: tuple[int, ...]
@@ -218,17 +218,17 @@ class Sampled:
     policy_version: int
     allowed: tuple[int, ...] = ()
     top: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """The most probable tokens beside each, at temperature 1, for requests that ask for them."""
+    """The most probable tokens at each position, at temperature 1, if the request asks for them."""
     versions: tuple[tuple[int, int], ...] | None = None
-    """Spans (version, end) of tokens where weights changed meanwhile, the oldest first."""
+    """Spans (version, end) of tokens if weights changed during sampling, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request to a model inside an attempt, exactly as sent and sampled.
 
-    The prompt of the call is `prompt_ids`, as the engine saw it; `reply` is what the codec read
-    from the sampled ids, `parse_errors` what in them could not be read as a tool call.
+    The prompt is `prompt_ids`, as the engine received it; `reply` is decoded from the sampled ids,
+    and `parse_errors` are the parts that could not be parsed as a tool call.
     """
 
     id: str
@@ -241,36 +241,36 @@ class Call:
     sampling: Sampling
     parse_errors: tuple[str, ...] = ()
     tools: tuple[ToolSpec, ...] = ()
-    """The tools that the model was told about."""
+    """The tools shown to the model."""
     constraint: Constraint | None = None
     started: float = field(default=0.0, compare=False)
-    """When it was sent, in seconds since 1970; 0.0 when that is not known. No part of equality."""
+    """Time of sending, in seconds since 1970; 0.0 if unknown. Ignored in comparisons."""
     seconds: float = field(default=0.0, compare=False)
-    """From sending to the whole reply. No part of equality."""
+    """Seconds from sending to the complete reply. Ignored in comparisons."""
     policy: str | None = "main"
-    """The policy whose loss this call may reach; None: it is recorded and never trained."""
+    """The policy that this call trains; None if it is only recorded."""
     reward: float | None = None
-    """Reward of the turn that this call began; None where its environment gives none per turn."""
+    """Reward of the turn that this call began; None if its environment has no reward per turn."""
     info: JSON | None = None
-    """What the environment recorded of the turn; None without an environment."""
+    """The environment's info of the turn; None without an environment."""
     thought: str = field(default="", compare=False)
-    """The thought that the content of `reply` begins with, its marks included. Not stored."""
+    """The thought at the beginning of the content of `reply`, with its tags. Not stored."""
     model: str = field(default="", compare=False)
-    """The model that another server was asked for; empty for a policy of this process."""
+    """The model named in a request to a remote server; empty for a policy of this process."""
     answered_by: str = field(default="", compare=False)
-    """The name that the server gave its model."""
+    """The model name in the remote server's reply."""
     usage: tuple[int, int] | None = field(default=None, compare=False)
-    """Prompt and completion tokens as the server counted them."""
+    """Prompt and completion tokens counted by the server."""
 
     @property
     def answer(self) -> str:
-        """The content of `reply` without its thought."""
+        """Return the content of `reply` without its thought."""
         return (self.reply.content or "")[len(self.thought) :]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of one tool call: its text for the model, and whether and how it failed."""
+    """The result of one tool call: its text for the model, and its error."""
 
     call_id: str
     name: str
@@ -280,7 +280,7 @@ class ToolResult:
     """None, or one of: unknown_tool, invalid_arguments, raised, timeout, bad_result."""
     seconds: float = 0.0
     started: float = field(default=0.0, compare=False)
-    """When it began, in seconds since 1970; 0.0 when that is not known. No part of equality."""
+    """Start of the call, in seconds since 1970; 0.0 if unknown. Ignored in comparisons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,15 +293,15 @@ class Reward:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One row of a dataset: an id and its fields, of which one is the agent's input."""
+    """One row of a dataset: an id and its fields, one of which is the agent's input."""
 
     id: str
     fields: Mapping[str, Any]
     place: str = field(default="", compare=False, repr=False)
-    """Where its row stands, such as `train.jsonl:17`; empty where that is not known."""
+    """Place of its row, such as `train.jsonl:17`; empty if unknown."""
 
     def __getitem__(self, field: str) -> Any:
-        """A field of the row; `id` is the task's id, given or made. Raises `KeyError`."""
+        """Return a field of the row; `id` is the task's id. Raises `KeyError`."""
         try:
             return self.id if field == "id" else self.fields[field]
         except KeyError as missing:
@@ -310,7 +310,7 @@ class Task:
 
     @property
     def input(self) -> str | Sequence[Mapping[str, Any]]:
-        """The question, or a list of chat messages."""
+        """Return the question, or a list of chat messages."""
         for name in INPUT_FIELDS:
             if name in self.fields:
                 return self.fields[name]
@@ -318,18 +318,18 @@ class Task:
 
     @property
     def has_input(self) -> bool:
-        """Whether there is an `input`; a custom agent needs none."""
+        """Return True if there is an `input`; a custom agent needs none."""
         return any(name in self.fields for name in INPUT_FIELDS)
 
     @property
     def title(self) -> str:
-        """What it asks, to show: its input, else its first text, else its id."""
+        """Return a title of the task: its input, else its first text, else its id."""
         asked = [self.fields[name] for name in INPUT_FIELDS if name in self.fields]
         texts = (v for n, v in self.fields.items() if n != "id" and isinstance(v, str))
         return str(asked[0]) if asked else next(texts, self.id)
 
     def messages(self) -> tuple[Message, ...]:
-        """The input as chat messages."""
+        """Return the input as chat messages."""
         given = self.input
         if isinstance(given, str):
             return (Message("user", given),)
@@ -338,7 +338,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an attempt failed: the cause, a sentence, and the traceback where there is one."""
+    """Failure of an attempt: the cause, a sentence, and an optional traceback."""
 
     cause: FailureCause
     message: str
@@ -359,19 +359,19 @@ class Attempt:
     failure: Failure | None = None
     stop: str | None = None
     """How the agent ended: answer, max_turns, token_budget, context, or in an environment
-    terminated, truncated; None when it failed."""
+    terminated, truncated; None if it failed."""
     seconds: float = 0.0
     started: float = field(default=0.0, compare=False)
-    """When it began, in seconds since 1970; 0.0 when that is not known. No part of equality."""
+    """Start of the attempt, in seconds since 1970; 0.0 if unknown. Ignored in comparisons."""
     thought: str = field(default="", compare=False)
-    """What was thought before the answer, empty for nothing. Not stored."""
+    """The thought before the answer, empty for none. Not stored."""
     info: JSON | None = None
-    """The environment's info of the first observation, with the last step's over it; None without
-    an environment."""
+    """Info of the environment's first observation, updated with the info of the last step; None
+    without an environment."""
 
     @property
     def final_text(self) -> str | None:
-        """The answer; without one the last text or tool call of the model, None without either."""
+        """Return the answer, else the last text or tool call of the model, else None."""
         if self.answer is not None:
             return self.answer
         for call in reversed(self.calls):
@@ -392,28 +392,28 @@ class Rollout:
     task: Task
     mode: Mode
     step: int
-    """The training step that asked for it; evaluations carry the step at which they ran."""
+    """Number of the training step, or of the step at which an evaluation ran."""
     group: str
-    """Rollouts with equal group are compared with each other."""
+    """Rollouts of the same group are compared with each other."""
     index: int
     """Position in the group, from 0."""
     attempts: tuple[Attempt, ...]
     label: str = ""
-    """Names an evaluation set or phase, such as `before/sampled`; empty for training."""
+    """Name of an evaluation set or phase, such as `before/sampled`; empty for training."""
 
     @property
     def last(self) -> Attempt:
-        """The attempt that counts."""
+        """Return the attempt that counts."""
         return self.attempts[-1]
 
     @property
     def reward(self) -> Reward | None:
-        """The final reward, None while there is none."""
+        """Return the final reward, None if there is none."""
         return self.last.reward
 
 
 class ChatOptions(TypedDict, total=False):
-    """What a chat request says beside its messages, for clients that hand requests on."""
+    """Options of a chat request other than its messages, for clients that forward requests."""
 
     tools: Sequence[ToolSpec]
     sampling: Required[Sampling]
@@ -422,11 +422,11 @@ class ChatOptions(TypedDict, total=False):
     seed: int | None
     top_logprobs: int
     prompt: str | tuple[int, ...] | None
-    """A text or token ids to continue, in place of messages and of any template."""
+    """A text or token ids to continue, instead of messages and a template."""
 
 
 class ChatClient(Protocol):
-    """Something that answers chat requests and keeps a record of every call it made."""
+    """A client that answers chat requests and records each call."""
 
     async def chat(
         self,
@@ -440,9 +440,9 @@ class ChatClient(Protocol):
         top_logprobs: int = 0,
         prompt: str | tuple[int, ...] | None = None,
     ) -> Call:
-        """Send one request. Raises `EngineError` when the engine cannot serve it.
+        """Send one request and return its call. Raises `EngineError` if the engine cannot serve it.
 
-        `agent` names the caller, where several agents share an attempt. `seed` replaces the one
-        that the seed tree gives the call. With a `prompt` there are no messages.
+        `agent` names the caller, if several agents share an attempt. `seed` replaces the seed of
+        the seed tree. With a `prompt` there are no messages.
         """
         ...

@@ -114,10 +114,3 @@ async def test_any_text_is_obeyed_or_answered(codec: Codec, script: list[str]) -
         more = calls[1].messages[len(calls[0].messages) + 1 :]
         assert len(more) == 1
         assert (more[0].content or "").startswith(("Output:", "Error:"))
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=15).map("".join))
-def test_reading_a_turn_never_fails_and_never_says_nothing(text: str) -> None:
-    turn = CodeAgent({}, Sampling()).read_text(text, "t")
-    assert (turn.answer is not None) + bool(turn.calls) + bool(turn.errors) == 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import sys
 import textwrap
 import time
@@ -15,9 +13,9 @@ from typing import Any
 import pytest
 
 from tutelage.agents.agent import AgentFailedError
-from tutelage.agents.external import KEPT, ExternalAgent
+from tutelage.agents.external import ExternalAgent
 from tutelage.agents.session import RolloutSession
-from tutelage.errors import ConfigError, EngineError
+from tutelage.errors import ConfigError
 from tutelage.resources import LLM, NamedResources
 from tutelage.types import Mode, Task
 
@@ -137,29 +135,6 @@ async def test_a_failing_program_is_told_with_its_words(
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("field", ["a\0b", "x" * 200_000, "\ud83d"])
-async def test_a_program_that_cannot_be_started_is_not_to_blame(field: str, tmp_path: Path) -> None:
-    """A variable holds no NUL and at most 128 KiB."""
-    program = agent(tmp_path, "print(42)", env_map={"QUESTION": "input.question"})
-    session = context()
-    session.task_record = Task("t1", {"question": field})
-    with pytest.raises(EngineError, match=r"cannot start agent\.py: .*env_map"):
-        await played(program, session)
-
-
-async def test_a_noisy_program_neither_hangs_nor_fills_the_memory(tmp_path: Path) -> None:
-    code = """
-    import sys
-    for _ in range(12):
-        sys.stdout.write("x" * (1 << 20)); sys.stderr.write("y" * (1 << 20))
-    print()
-    print("end")
-    """
-    answer = await asyncio.wait_for(played(agent(tmp_path, code), context()), 60)
-    assert answer.endswith("end")
-    assert len(answer) <= 2 * KEPT + 10
-
-
 async def test_a_stopped_program_is_ended_with_everything_it_started(tmp_path: Path) -> None:
     """Also what ignores SIGTERM."""
     code = f"""
@@ -182,60 +157,6 @@ async def test_a_stopped_program_is_ended_with_everything_it_started(tmp_path: P
         await work
     assert time.monotonic() - start < 20
     assert all([await gone(pid) for pid in pids])
-
-
-async def test_a_program_that_is_stopped_while_it_is_started_is_ended_with_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a busy machine it has children before its pipes are connected."""
-    code = f"""
-    import os, subprocess, sys, time
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    open({str(tmp_path / "part")!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
-    os.rename({str(tmp_path / "part")!r}, {str(tmp_path / "pids")!r})
-    time.sleep(600)
-    """
-    loop = asyncio.get_running_loop()
-    connect = loop.connect_read_pipe
-    slow, stopped = asyncio.Event(), asyncio.Event()
-
-    async def late(*given: Any) -> Any:
-        slow.set()
-        await stopped.wait()
-        return await connect(*given)
-
-    monkeypatch.setattr(loop, "connect_read_pipe", late)
-    work = asyncio.create_task(played(agent(tmp_path, code), context()))
-    await slow.wait()
-    while not (tmp_path / "pids").is_file():
-        await asyncio.sleep(0.02)
-    work.cancel()
-    await asyncio.sleep(0)
-    stopped.set()
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(work, 60)
-    assert all([await gone(int(pid)) for pid in (tmp_path / "pids").read_text().split()])
-
-
-async def test_a_stopped_program_is_not_waited_for_by_what_left_its_group(tmp_path: Path) -> None:
-    code = f"""
-    import subprocess, sys, time
-    child = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
-    )
-    open({str(tmp_path / "pid")!r}, "w").write(f"{{child.pid}} ")
-    time.sleep(600)
-    """
-    work = asyncio.create_task(played(agent(tmp_path, code), context()))
-    while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text().endswith(" "):
-        await asyncio.sleep(0.02)
-    work.cancel()
-    try:
-        with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(asyncio.shield(work), 60)
-        assert work.cancelled()
-    finally:
-        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 async def test_what_a_program_leaves_behind_is_ended_when_it_is_done(tmp_path: Path) -> None:

@@ -133,13 +133,6 @@ async def test_what_cannot_be_obeyed_is_answered(codec: Codec, said: str, words:
     assert outcome.answer == "x"
 
 
-async def test_the_stop_string_at_the_end_is_no_observation(codec: Codec) -> None:
-    said = action("calculator", "2*3") + "\nObservation:"
-    outcome, calls, _ = await play(codec, [said, "Answer: 6"])
-    assert calls[1].messages[-1].content == "Observation: 6"
-    assert outcome.answer == "6"
-
-
 PIECES = ["Thought:", "Action:", "Action Input:", "Answer:", "Final Answer:", "Observation:",
           "calculator", "add", "nothing", "{", "}", '{"a": 1}', "1+1", "```", "\n", "\n", " ",
           "<tool_call>", "</tool_call>", "null", "[" * 50, "\u0000", "é"]  # fmt: skip
@@ -160,13 +153,6 @@ async def test_any_text_is_obeyed_or_answered(codec: Codec, script: list[str]) -
         more = after.messages[len(before.messages) + 1 :]
         assert len(more) == 1
         assert (more[0].content or "").startswith("Observation")
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.text(max_size=200))
-def test_reading_a_turn_never_fails_and_never_says_nothing(text: str) -> None:
-    turn = ReactAgent(TOOLS, Sampling()).read_text(text, "t")
-    assert turn.answer is not None or turn.calls or turn.errors
 
 
 def test_its_tools_stand_in_the_prompt_and_the_chat_template_need_not_know_any() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rl_batches import Batch, batches, observe, split
+from rl_batches import Batch, batches
 
 from tutelage.algorithms import rl
 from tutelage.algorithms.rl import ESTIMATORS, estimate_advantages, group_counts, whiten
@@ -26,7 +26,6 @@ GROUP = [
     "best_of_n",
     "advantage_filtered",
 ]
-CLOSE = {"rtol": 1e-7, "atol": 1e-7}
 
 
 def run(name: str, batch: Batch, dtype: torch.dtype = torch.float64, **options):
@@ -195,34 +194,6 @@ def test_whiten():
 
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
-@settings(max_examples=40, deadline=None)
-@given(batch=batches(), seed=st.integers(0, 999))
-def test_observations_change_no_trained_advantage(name, batch, seed):
-    before = run(name, batch, gamma=0.9, lam=0.8)
-    mask = batch.tensor("mask") > 0
-    changed, places = observe(batch, seed)
-    after = run(name, changed, gamma=0.9, lam=0.8)
-    masked = changed.tensor("mask") == 0
-    for old, new in zip(before, after, strict=True):
-        moved = torch.tensor([float(new[p]) for p in places], dtype=torch.float64)
-        torch.testing.assert_close(moved, old[mask], **CLOSE)
-        assert new[masked].abs().sum() == 0
-
-
-@pytest.mark.parametrize("name", sorted(ESTIMATORS))
-@settings(max_examples=40, deadline=None)
-@given(batch=batches(), seed=st.integers(0, 999))
-def test_rows_of_a_rollout_may_be_cut_anywhere(name, batch, seed):
-    before = run(name, batch, gamma=0.9, lam=0.8)
-    mask = batch.tensor("mask") > 0
-    changed, places = split(batch, seed)
-    after = run(name, changed, gamma=0.9, lam=0.8)
-    for old, new in zip(before, after, strict=True):
-        moved = torch.tensor([float(new[p]) for p in places], dtype=torch.float64)
-        torch.testing.assert_close(moved, old[mask], **CLOSE)
-
-
-@pytest.mark.parametrize("name", sorted(ESTIMATORS))
 def test_rollouts_without_a_trained_token(name):
     rewards, mask = rows([0, 1.0], [0, 1], [0, 0.5]), rows([1, 1], [0, 0], [1, 0])
     options = {"values_BT": rewards, "baselines_B": torch.zeros(3).double()}
@@ -349,27 +320,15 @@ def test_refuses_what_it_cannot_mean():
     rewards = rows([0, 1])
     with pytest.raises(ConfigError, match="'grppo'; did you mean 'grpo'"):
         estimate_advantages("grppo", rewards, rewards, groups_B=["a"])
-    with pytest.raises(ConfigError, match=r"gamma=1\.5"):
-        estimate_advantages("reinforce_plus_plus", rewards, rewards, gamma=1.5)
     with pytest.raises(ConfigError, match=r"single_member='zeros'.*did you mean 'zero'"):
         estimate_advantages("rloo", rewards, rewards, groups_B=["a"], single_member="zeros")
     with pytest.raises(ValueError, match="needs groups_B"):
         estimate_advantages("rloo", rewards, rewards)
-    with pytest.raises(ValueError, match="needs values_BT"):
-        estimate_advantages("gae", rewards, rewards)
-    with pytest.raises(ValueError, match="needs baselines_B"):
-        estimate_advantages("remax", rewards, rewards)
     with pytest.raises(ValueError, match="length 2 for 1 row;"):
         estimate_advantages("rloo", rewards, rewards, groups_B=["a", "b"])
-    with pytest.raises(ValueError, match=r"values_BT has shape \(1, 1\)"):
-        estimate_advantages("gae", rewards, rewards, values_BT=rows([0]))
     two = rows([0], [1])
     with pytest.raises(ValueError, match="groups_B differs between rows of one rollout"):
         estimate_advantages("rloo", two, two, groups_B=["a", "b"], rollouts_B=["r", "r"])
-    with pytest.raises(ValueError, match="baselines_B differs"):
-        estimate_advantages(
-            "remax", two, two, baselines_B=torch.tensor([0.0, 1.0]), rollouts_B=["r", "r"]
-        )
 
 
 # ------------------------------------------------------------ what others rely on

@@ -81,15 +81,11 @@ def test_refuses_what_it_cannot_mean():
         aggregate(X, MASK, "seq-mean-token-sun")
     with pytest.raises(ConfigError, match="loss_scale_factor is None"):
         aggregate(X, MASK, "seq-mean-token-sum-norm")
-    with pytest.raises(ConfigError, match="loss_scale_factor is 0"):
-        aggregation_denominator(MASK, "seq-mean-token-sum-norm", scale=0)
     for bad in (0.0, -1.0, float("nan"), torch.tensor(float("inf"))):
         with pytest.raises(ValueError, match="must be positive"):
             aggregate(X, MASK, "token-mean", denominator=bad)
     with pytest.raises(ValueError, match="x_BT has shape"):
         aggregate(X, MASK[:, :2], "token-mean")
-    with pytest.raises(ValueError, match="mask_BT must be"):
-        aggregate(X[0], MASK[0], "token-mean")
 
 
 # --- the critic ----------------------------------------------------------------------------------

@@ -1,11 +1,8 @@
 """The command itself: help, versions, verbs and options that do not exist, what it loads."""
 
-import os
-import pty
 import re
 import subprocess
 import sys
-from contextlib import suppress
 
 import pytest
 
@@ -26,23 +23,6 @@ def test_config_has_what_each_recipe_starts_from(tutelage: Tutelage) -> None:
     assert "In math with your own model: 1e-06. In sft with your own model: 1e-05." in told
     told = " ".join(tutelage("config", "actor.optim.warmup_steps").stdout.split())
     assert "In math with your own model: 5. In rl with your own model: 5." in told
-
-
-@pytest.mark.full
-def test_config_is_paged_on_a_terminal() -> None:
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from tutelage.cli import main; main()", "config"]
-    environment = {**os.environ, "PAGER": "head -3", "TERM": "xterm", "COLUMNS": "80"}
-    child = subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
-    os.close(theirs)
-    told = b""
-    with suppress(OSError):  # the terminal is gone once the command has ended
-        while read := os.read(ours, 1 << 16):
-            told += read
-    os.close(ours)
-    assert child.wait(30) == 0
-    assert 1 <= told.count(b"\n") <= 3
-    assert b"seed=0" in told
 
 
 def test_version(tutelage: Tutelage) -> None:
@@ -70,14 +50,6 @@ def test_a_wrong_command_is_answered_with_the_nearest(
     assert result.exit_code == 2
     assert told in result.stderr
     assert "Traceback" not in result.output
-
-
-def test_it_is_a_module_too() -> None:
-    from tutelage import __version__
-
-    line = [sys.executable, "-m", "tutelage", "--version"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stdout) == (0, f"{__version__}\n"), done.stderr
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -110,17 +82,3 @@ def test_every_verb_is_listed_and_has_its_help(tutelage: Tutelage) -> None:
         assert LISTED[args[0]] in " ".join(words.split()) or len(args) > 1
         assert options.strip()
         assert not re.search(r"\b[Nn]ull\b", result.stdout), "only files have it"
-
-
-def test_help_says_what_an_option_takes(tutelage: Tutelage) -> None:
-    for args, shown in (
-        (
-            ("eval",),
-            ("--environment-kwargs JSON ", "--output DIR ", "--test FILE ", "--tools A,B "),
-        ),
-        (("train",), ("--environment-kwargs JSON ", "--level default|hard ", "--runners N ")),
-        (("train", "planner"), ("--epochs N ", "--workers FILE ", "--checkpoint RUN ")),
-        (("orchestrate", "run"), ("--output DIR ", "--endpoint URL ", "--mcp SERVER ")),
-    ):
-        told = " ".join(tutelage(*args, "--help").stdout.split()).replace("- ", "-")
-        assert [words for words in shown if words not in told] == []

@@ -2,47 +2,19 @@
 
 import io
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutelage.cli.console import PlainConsole, facts, number, one_line, percent, visible
-from tutelage.runs.estimate import duration
+from tutelage.cli.console import PlainConsole, escape, facts, one_line
 
 
 @given(st.text(st.characters()))
 def test_what_is_shown_can_be_written_and_moves_no_cursor(text: str) -> None:
-    shown = visible(text)
+    shown = escape(text)
     shown.encode("utf-8")
     assert not any(c < " " and c not in "\n\t" for c in shown)
     assert "\x7f" not in shown
-    assert visible(shown) == shown
-
-
-def test_ordinary_text_stays_as_it_is() -> None:
-    assert visible("Größe\t5 × 3\n日本語 😀 [bold]") == "Größe\t5 × 3\n日本語 😀 [bold]"
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (0.84, "0.84"),
-        (2.1e-6, "2.1e-06"),
-        (-0.0123, "-0.0123"),
-        (12345.6, "12,346"),
-        (2345678, "2,345,678"),
-        (0.0, "0"),
-        (float("nan"), "nan"),
-        (float("-inf"), "-inf"),
-    ],
-)
-def test_number(value: float, shown: str) -> None:
-    assert number(value) == shown
-
-
-def test_duration_and_percent() -> None:
-    assert [duration(s) for s in (0, 59.6, 92, 7507)] == ["0:00", "1:00", "1:32", "2:05:07"]
-    assert percent(0.945) == "94.5 %"
+    assert escape(shown) == shown
 
 
 @given(st.text(st.characters()), st.integers(2, 40))

@@ -3,7 +3,6 @@
 import io
 import time
 
-import pytest
 from rich.console import Console
 
 from tutelage.cli.console import PlainConsole
@@ -100,38 +99,3 @@ def test_the_picture_is_drawn_while_the_job_works() -> None:
     display.finish()
     assert "step 4/10" in written(to)
     assert "reward 0.5" in written(to)
-
-
-class Gone(io.StringIO):
-    """A stream whose reader has gone after the first line."""
-
-    def __init__(self, error: type[OSError]) -> None:
-        super().__init__()
-        self.error = error
-        self.writes = 0
-
-    def write(self, text: str) -> int:
-        self.writes += 1
-        if self.writes > 1:
-            raise self.error(28, "gone")
-        return super().write(text)
-
-
-@pytest.mark.parametrize("error", [BrokenPipeError, OSError])
-def test_a_display_whose_stream_is_gone_falls_silent(error: type[OSError]) -> None:
-    stream, clock = Gone(error), Clock()
-    to = console(terminal=False, file=stream)
-    play(LiveDisplay(to, clock=clock), clock)
-    assert stream.getvalue() == "math\n"
-    assert stream.writes == 2, "after the first refusal nothing more may be tried"
-
-
-def test_control_characters_of_labels_do_not_reach_the_terminal() -> None:
-    to, clock = console(terminal=False), Clock()
-    display = LiveDisplay(to, clock=clock)
-    display.start("a\x1b[2J", {"run": "b\x1b[2J"})
-    display.phase("c\x1b[2J")
-    display.note("d\x1b[2J")
-    display.evaluation("e\x1b[2J", 1, 1)
-    display.finish()
-    assert "\x1b" not in written(to)

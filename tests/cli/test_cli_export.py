@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -122,37 +120,3 @@ def test_a_full_disk_keeps_the_old_file(tutelage: Tutelage, runs: Path) -> None:
     assert result.exit_code == 2
     assert "cannot write '/dev/full': No space left on device" in result.stderr
     assert os.path.exists("/dev/full")
-
-
-COMMAND = [sys.executable, "-c", "from tutelage.cli import main; main()"]
-
-
-@pytest.mark.full
-def test_standard_output_that_is_full_is_told(runs: Path) -> None:
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [*COMMAND, "export", "sums"],
-            cwd=runs.parent,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 2
-    assert done.stderr.startswith("Error: cannot write the output: No space left on device")
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.full
-def test_a_reader_that_goes_away_is_no_error(runs: Path) -> None:
-    child = subprocess.Popen(
-        [*COMMAND, "export", "sums"],
-        cwd=runs.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert child.stdout is not None
-    assert child.stderr is not None
-    child.stdout.close()
-    assert child.stderr.read() == b""
-    assert child.wait(60) == 141

@@ -1,19 +1,16 @@
 """How failures are formatted, and the exit codes."""
 
-import signal
-
 import pytest
 import typer
 
-from tutelage.cli.failures import reported
+from tutelage.cli.failures import report_errors
 from tutelage.errors import ConfigError, FailureBudgetError, RunError, TutelageError
-from tutelage.runs.signals import StopRequested
 
 
 def run(error: BaseException) -> int:
     """The exit code of a verb that raises `error`."""
 
-    @reported
+    @report_errors
     def verb() -> None:
         raise error
 
@@ -66,31 +63,6 @@ def test_interruptions(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "Stopped. The same command begins again.\n"
     assert run(BrokenPipeError()) == 141
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    ("rank", "number", "told"),
-    [
-        ("0", signal.SIGTERM, "Stopped. Rank 0 of 3 received SIGTERM, which torchrun"),
-        ("1", signal.SIGTERM, "Stopped. Rank 1 of 3 received SIGTERM, which torchrun"),
-        ("2", signal.SIGTERM, ""),
-        ("0", signal.SIGINT, "Stopped. The same command begins again."),
-        ("1", signal.SIGINT, ""),
-    ],
-)
-def test_of_several_ranks_few_say_that_they_were_stopped(
-    rank: str,
-    number: int,
-    told: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    monkeypatch.setenv("RANK", rank)
-    assert run(StopRequested(number)) == 128 + number
-    said = capsys.readouterr().err
-    assert said.startswith(told)
-    assert bool(said) is bool(told)
 
 
 def test_control_characters_of_a_message_do_not_reach_the_terminal(

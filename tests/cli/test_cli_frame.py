@@ -36,26 +36,6 @@ def frame(phase: Phase, values: Mapping[str, float], now: float, width: int = 80
     return shown.get()
 
 
-def test_a_frame_shows_what_matters() -> None:
-    phase = Phase("reinforcement learning", began=0.0, steps=300, seconds=600.0, done=57)
-    shown = frame(phase, VALUES, 92.0)
-    for part in (
-        "reinforcement learning",
-        "step 57/300",
-        "1:32 gone",
-        "8:28 left",
-        "reward 0.84",
-        "sampled 87.5 %",
-        "greedy 91.0 %",
-        "loss -0.0123",
-        "max |Δlogp| 2.1e-06",
-        "tokens/s 12,346",
-        "measuring rl/greedy: 3 of 9",
-    ):
-        assert part in shown
-    assert "time/step" not in shown
-
-
 @given(
     name=st.text(st.characters(codec="utf-8", categories=["L", "N"]), min_size=1, max_size=60),
     width=st.integers(20, 200),

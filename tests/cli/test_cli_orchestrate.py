@@ -119,16 +119,12 @@ def test_a_failed_execution_exits_with_1(here: Path) -> None:
     ("args", "told"),
     [
         (["--budget", "0"], "cheapest first step"),
-        (["--budget", "-1"], "the budget must be a finite number"),
         (["--budget", "nan"], "--budget='nan': expected a number"),
-        (["--deadline", "soon"], "--deadline='soon': expected"),
         (["--pool", "cloud"], "--pool='cloud': expected 'simulated' or"),
         (["--pool", "openai"], "OPENAI_API_KEY is not set"),
         (["--router", "magic"], "unknown router 'magic'"),
         (["--router", "cascade:ghost"], "unknown worker 'ghost' in --router"),
-        (["--on-failure", "shrug"], "--on-failure='shrug': expected"),
         (["--reward", "gold"], "--reward='gold': expected 'seed' or"),
-        (["--verifiers", "missing.json"], "No such file"),
         (["--checkpoint", "x.pth"], "--plan and --checkpoint cannot be combined"),
     ],
 )
@@ -193,38 +189,6 @@ def test_a_run_killed_half_way_goes_on_by_resume(here: Path) -> None:
     assert asked.count(0) == 1
 
 
-ENDED_WHILE_CLOSING = """
-import os, signal, sys
-from sqlalchemy.engine.default import DefaultDialect
-from tutelage.cli import main
-
-close, name = DefaultDialect.do_close, sys.argv.pop()
-
-def closed(self, connection):
-    os.kill(os.getpid(), getattr(signal, name))
-    for _ in range(1000):
-        pass  # the signal is heard here, in the middle
-    close(self, connection)
-    DefaultDialect.do_close = close
-
-DefaultDialect.do_close = closed
-main()
-"""
-
-
-@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.full)])
-def test_a_signal_while_the_store_closes_is_told_in_one_line(here: Path, name: str) -> None:
-    options = ["--plan", "plan.json", "--workers", "workers.json", "--output", "runs/one"]
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    command = [sys.executable, "-c", heard + ENDED_WHILE_CLOSING, "orchestrate", "run", *options]
-    done = subprocess.run(
-        [*command, name], capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 128 + getattr(signal, name), done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("Stopped. ")
-
-
 # ------------------------------------------------------------ collect
 
 
@@ -258,7 +222,7 @@ def test_each_execution_of_a_collection_is_a_rollout(here: Path) -> None:
     assert "12 rollouts match" in show(told["run"], "--rollouts", "2")
     shown = show(told["run"])
     assert "12 rollouts" in shown
-    assert "mean_reward" in shown
+    assert "mean_latency" in shown
     one = show(found[0].id, "--run", told["run"])
     assert "invoke_workflow" in one
     assert "execute_tool" in one
@@ -291,6 +255,5 @@ def test_collect_takes_the_documents_flags_and_can_be_read(here: Path) -> None:
     done = call("collect", "--num_executions", "5", "--output_dir", "execution_logs/")
     assert done.exit_code == 0, done.output
     assert "SIMULATED" in done.stderr
-    assert re.search(r"succeeded +\d of 5: \d+\.\d % \(95 % interval", done.stdout)
-    assert re.search(r"reward +\d+\.\d+ \(95 % interval", done.stdout)
+    assert re.search(r"succeeded +\d of 5\n", done.stdout)
     assert "collect --logs execution_logs --prepare training_data.json" in done.stdout

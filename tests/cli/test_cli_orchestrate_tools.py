@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
 import json
 import os
 import pty
-import select
 import subprocess
 import sys
 from collections.abc import Generator
@@ -16,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from tests.orchestration.executing import cut_after
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.cli.orchestrate import ask_person
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.store import open_store
@@ -179,51 +174,6 @@ def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(
     assert (here / "things/a").exists()
 
 
-ROUGH = '''
-import os
-from tutelage import tool
-
-@tool
-def wander(to: str) -> None:
-    """Go elsewhere."""
-    os.chdir(to)
-    print("I am in", to)
-
-@tool
-def read() -> str:
-    """What somebody wrote."""
-    return "a" + chr(0xDC80)
-
-@tool
-def say(text: str) -> str:
-    """Say it."""
-    raise ValueError(f"{text}\\n{chr(27)}[31mred")
-'''
-
-
-def test_what_rough_tools_do_stays_out_of_the_result(here: Path) -> None:
-    (here / "tools.py").write_text(ROUGH)
-    (here / "elsewhere").mkdir()
-    nodes = [
-        {"tool": "wander", "arguments": {"to": str(here / "elsewhere")}},
-        {"tool": "read", "after": [0]},
-        {"tool": "say", "arguments": {"text": "<node-1>"}},
-    ]
-    (here / "rough.json").write_text(json.dumps({"instruction": "x", "nodes": nodes}))
-    done = run("--plan", "rough.json", "--json", code=1)
-    told = json.loads(done.stdout)
-    assert told["run"] == str(here / "run")  # as it is found from elsewhere
-    assert "I am in" in done.stderr
-    assert [node["status"] for node in told["nodes"]] == ["succeeded", "succeeded", "failed"]
-    assert told["nodes"][2]["reason"].startswith("raised: ValueError: a\\udc80\n")
-    assert (here / "run/result.json").is_file()
-    assert list((here / "elsewhere").iterdir()) == []
-    os.chdir(here)
-    done = run("--plan", "rough.json", "--output", "2", code=1)
-    assert "\x1b[31m" not in done.stdout + done.stderr
-    assert "ValueError: a\\udc80 \\x1b[31mred" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [
@@ -283,62 +233,3 @@ def test_a_run_that_was_killed_goes_on_without_what_had_ended(here: Path) -> Non
     assert done.exit_code == 0, done.output
     assert "resumed    2 nodes done before" in done.stdout
     assert not (here / "things/a").exists()
-
-
-def test_a_call_that_may_have_been_done_waits_for_a_terminal(here: Path) -> None:
-    """A run that is resumed elsewhere is not ended by that, so that it can be resumed at one."""
-    run("--plan", "delete.json", "--yes")
-    cut_after(here / "run/store.db", "answer", place=0)
-    (here / "run/result.json").unlink()
-    (here / "things/a").touch()
-    for _ in range(2):
-        done = CliRunner().invoke(build_app(), ["resume", "run"], prog_name="tutelage")
-        assert done.exit_code == 2, done.output
-        told = " ".join(done.stderr.split())
-        assert "delete_file: a killed run may have made this call already" in told
-        assert "then resume at a terminal" in told
-        assert (here / "things/a").exists()
-        assert not (here / "run/result.json").exists()
-
-
-def test_a_run_of_another_user_runs_no_tools(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its folder names code, as its configuration does."""
-    run("--plan", "delete.json", code=1)
-    (here / "run/result.json").unlink()
-    monkeypatch.setenv("XDG_STATE_HOME", str(here / "other"))
-    done = CliRunner().invoke(build_app(), ["resume", "run"])
-    assert done.exit_code == 2
-    assert "would run the code" in done.stderr
-
-
-def test_the_deadline_holds_while_a_model_plans(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def reply(*_: object) -> None:
-        await asyncio.sleep(60)
-
-    monkeypatch.setattr("tutelage.orchestration.planner.llm.LLMPlanner._reply", reply)
-    words = ("Count", "--planner", "llm", "--model", "policy", "--deadline", "0.3", "--endpoint")
-    with planning(monkeypatch, "unread"):
-        done = run(*words, os.environ["PLANS_AT"], code=1)
-    assert "the deadline of 0.3 s passed during planning" in " ".join(done.stderr.split())
-    assert not (here / "run").exists()
-
-
-def test_what_is_typed_before_the_question_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    master, slave = pty.openpty()
-
-    class Screen(io.StringIO):
-        def write(self, text: str) -> int:
-            if "Run it?" in text:
-                os.write(master, b"no\n")
-            return super().write(text)
-
-    console = Console(file=Screen(), width=200)
-    monkeypatch.setattr("tutelage.cli.orchestrate.messages", lambda: console)
-    with os.fdopen(slave, "r") as terminal:
-        monkeypatch.setattr("sys.stdin", terminal)
-        os.write(master, b"yes\n")
-        select.select([terminal], [], [], 1)
-        assert ask_person("delete it", "y, n") == "no\n"
-    os.close(master)

@@ -6,21 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import read_workflows
 from tutelage.orchestration.evaluation.metrics import evaluate
-from tutelage.orchestration.job import PlannerTraining
 from tutelage.orchestration.planner.saving import load_planner
-from tutelage.orchestration.planner.settings import PlannerConfig
-from tutelage.runs import lifecycle
-from tutelage.runs.folder import RunFolder
-from tutelage.runs.kinds import name_of
-from tutelage.runs.loggers import numbers
-from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
 from tutelage.types import Mode
@@ -64,21 +56,6 @@ def run(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.full
-def test_a_run_leaves_what_the_document_says(run: Path) -> None:
-    assert name_of(RunFolder(run)) == "planner"
-    for name in ("phase1_best.pth", "checkpoint_best.pth"):
-        found = torch.load(run / "checkpoints" / name, weights_only=True)
-        fields = {"epoch", "model_state_dict", "optimizer_state_dict", "val_loss"}
-        assert fields <= set(found)
-    result = json.loads((run / "result.json").read_text())
-    assert result["status"] == "finished"
-    assert result["phase1"]["test"]["scores"]["planner"]["validity"] == 1.0
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert {"train_loss", "val_loss", "workflow_validity"} <= set(lines[0])
-    assert "<table" in (run / "report.html").read_text()
-
-
 def test_the_plans_of_the_test_are_rollouts_that_show_and_compare_read(run: Path) -> None:
     with open_store(run / "store.db", create=False) as store:
         found = list(store.rollouts("one", label="phase1/planner"))
@@ -119,69 +96,8 @@ def test_the_verbs_that_use_it(run: Path, files: Path, tmp_path: Path) -> None:
     found, _ = evaluate(model, [], read_workflows(files / "test.json", catalog), SeedTree(0))
     result = json.loads((run / "result.json").read_text())
     assert found["scores"]["planner"] == result["phase1"]["test"]["scores"]["planner"]
-    assert "Gain over the baselines" in invoke("show", run)
-    assert "Gain over the baselines" in invoke("resume", run)
-
-
-@pytest.mark.full
-def test_phase_2_that_was_killed_has_the_same_metrics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stopped between two checkpoints: no line is lost, and none stands twice."""
-    monkeypatch.setattr("tutelage.orchestration.routing.phase2.SIMULATED", 160)
-    keys = {
-        f"training.phase2_rl.{name}": value
-        for name, value in {
-            "num_episodes": 6, "workflows_per_episode": 8, "episodes_per_update": 1,
-            "validate_every": 2, "val_workflows": 20, "test_workflows": 20,
-        }.items()
-    }  # fmt: skip
-    request = PlannerConfig(phase="2", keys=keys)
-    whole, folder = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut")
-    for place in (whole, folder):
-        place.checkpoints.mkdir(parents=True)
-    lifecycle.start(PlannerTraining(request), whole, Progress())
-
-    class Stopping(Progress):
-        def __init__(self, at: int) -> None:
-            self._at = at
-
-        def step(self, done: int, values: object) -> None:
-            if done == self._at:
-                raise KeyboardInterrupt
-
-    for at in (3, 5):
-        with pytest.raises(KeyboardInterrupt):
-            lifecycle.start(PlannerTraining(request), folder, Stopping(at))
-    lifecycle.resume(PlannerTraining, folder, Progress())
-    assert folder.metrics.read_bytes() == whole.metrics.read_bytes()
-    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
-    assert [line["tick"] for line in lines] == list(range(7))
-    # The document's keys, as a tracker gets them.
-    published = {"train_loss", "val_loss", "success_rate", "avg_cost", "avg_latency",
-                 "workflow_validity"}  # fmt: skip
-    assert published <= set(numbers(lines[-1]))
-
-
-@pytest.mark.full
-def test_a_run_of_phase_2_names_only_what_it_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tutelage.orchestration.routing.phase2.SIMULATED", 160)
-    told = invoke(
-        "train", "planner", "--phase", "2", "--episodes", "2", "--output", tmp_path / "routing",
-        "workflows_per_episode=8", "val_workflows=20", "test_workflows=20",
-    )  # fmt: skip
-    assert "phase1_best.pth" not in told
-    assert "20 test workflows, run once by each router" in " ".join(told.split())
-    page = (tmp_path / "routing" / "report.html").read_text()
-    assert "20 test workflows, run once by each router" in page
-    assert "a workflow (20 judged), the greedy router" in page  # too few for an interval
-    result = json.loads((tmp_path / "routing" / "result.json").read_text())
-    assert {row["workflows"] for row in result["phase2"]["evaluation"]["rows"]} == {20}
-    for name in ("phase2/checkpoint_best.pth", "report.html"):
-        assert name in told
-        assert (tmp_path / "routing" / name).is_file()
+    assert "gain over nearest" in invoke("show", run)
+    assert "gain over nearest" in invoke("resume", run)
 
 
 @pytest.mark.parametrize(
@@ -206,26 +122,6 @@ def test_bad_requests_are_refused_before_a_folder_is_left(
     told = invoke("train", "planner", "--output", place, *words, code=2)
     assert message in " ".join(told.split())
     assert not place.exists()
-
-
-def test_a_table_that_is_too_small_is_refused_without_a_resume_that_cannot_help(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    row = {"instruction": "Sort it", "task": "code", "scores": {"a": 0, "b": 1}}
-    Path("outcomes.json").write_text(json.dumps([row, row]))
-    price = {"input_price": 1, "output_price": 1}
-    Path("models.json").write_text(json.dumps({"a": price, "b": price}))
-    named = ("--outcomes", "outcomes.json", "--models", "models.json", "--output", "run")
-    told = " ".join(invoke("train", "planner", "--phase", 2, *named, code=2).split())
-    assert told.startswith("Error: too few queries in the table (2)")
-    assert not Path("run").exists()
-    listed = [{"name": n, "price_in": 1, "price_out": 2, "latency": 1} for n in ("a", "b")]
-    Path("own.json").write_text(json.dumps(listed))
-    own = ("--workers", "own.json", "--pool", "simulated", "--num-tasks", 1, "--output", "run")
-    told = invoke("train", "planner", "--phase", 2, *own, code=2)
-    assert "(with --workers, set --num-tasks)" in " ".join(told.split())
-    assert "resume" not in told
 
 
 def test_a_dry_run_says_where_settings_come_from_and_leaves_nothing(

@@ -7,21 +7,15 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from tests.prompts.prompt_parts import KEY, files_with, served
+from tests.prompts.prompt_parts import KEY, WORDS, files_with, refusing_server, served
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.cli.prompt_train import show_holdout_test
-from tutelage.cli.prompt_view import round_lines
 from tutelage.prompts.evaluator import EVENTS
-from tutelage.runs.rounds import CandidateSummary, Round, Spend
 from tutelage.store import open_store
 
 from .sample_run import make_run
@@ -163,11 +157,11 @@ def test_confirm_of_own_tasks_needs_fresh_ones(here: Path) -> None:
     ],
 )
 def test_exit_codes_follow_the_verdict(worth: str, code: int, verdict: str, here: Path) -> None:
-    from tutelage.prompts.tasks import cut
+    from tutelage.prompts.tasks import split_dataset
     from tutelage.tasks.dataset import Dataset
 
     line = own(here, "0.0")
-    val = cut(Dataset[Any].load("tasks.jsonl"), 0).val
+    val = split_dataset(Dataset[Any].load("tasks.jsonl"), 0).val
     line = own(here, worth.replace("VAL", str({int(t.id[1:]) for t in val})))
     said = run(f"train prompt {line} --output run {HINT} --rollouts 400", code)
     assert f"Verdict: {verdict}" in said
@@ -195,50 +189,20 @@ def test_a_folder_of_another_run_is_refused_before_the_plan(here: Path) -> None:
         assert "Plan" not in said
 
 
-@pytest.mark.full
-@pytest.mark.usefixtures("dotenv")
-def test_auto_says_why() -> None:
-    said = run(f"train math --algorithm auto --rollouts 200 {SMALL} --output a", None)
-    assert "reflect: it makes the most of few rollouts" in said
-    assert "smallest budget  52 rollouts" in said
-
-
-@pytest.mark.usefixtures("here")
-def test_the_smallest_budget_is_told_where_one_is_too_small() -> None:
-    refused = run(f"train math --algorithm screen --rollouts 40 {SMALL}", 2)
-    (least,) = re.findall(r"raise it to at least (\d+) rollouts", " ".join(refused.split()))
-    short = run(f"train math --algorithm screen --rollouts {int(least) - 1} {SMALL}", 2)
-    assert f"raise it to at least {least} rollouts" in " ".join(short.split())
-
-
-def test_a_plan_says_what_the_smallest_search_is(here: Path) -> None:
-    said = run(f"train prompt {own(here, '0.5', 25)} --dry-run")
-    assert re.search(r"tasks +10 train, 5 val, 10 test, split from --train\n", said)
-    assert re.search(r"smallest budget +\d+ rollouts; \d+ try all \d+ phrases\n", said)
-
-
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("train math --algorithm apo", "--algorithm screen"),
-        ("train math --algorithm gepa", "--algorithm screen"),
         ("train math --algorithm aop", "apo"),
         ("train math --algorithm screen --rollouts 10", "fewer than 3"),
         ("train math --algorithm screen rolouts=10", "Did you mean rollouts?"),
-        ("train math --algorithm screen --rollouts -3", "rollouts"),
-        ("train math --algorithm screen --test-size 5000", "1000"),
         ("train math --algorithm screen beam=3", "does not use it"),
-        ("train math --algorithm rl --runners 3", "--runners"),
-        ("train math --algorithm screen --test x.jsonl", "--train"),
         ("train math --algorithm screen --steps 3", "Did you mean iterations?"),
-        ("train math --algorithm screen --level hard", "unknown key"),
         ("train math --algorithm screen --otlp nowhere --dry-run", "not an OTLP/HTTP endpoint"),
         ("train prompt", "tutelage train prompt AGENT.py"),
         ("train prompt nothing.py --train x.jsonl", "agent file not found: 'nothing.py'"),
         ("prompts tree nothing", "nothing"),
-        ("prompts diff nothing", "nothing"),
-        ("resume nothing --allow-changes", "nothing"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(line: str, words: str) -> None:
@@ -270,84 +234,29 @@ def test_an_agent_that_fails_scores_nothing_and_says_why(here: Path) -> None:
     assert len(result["warnings"]) == 2
 
 
-@pytest.mark.full
-def test_a_reward_that_always_raises_stops_the_search_after_its_first_iteration(
-    here: Path,
-) -> None:
-    (here / "r.py").write_text("def grade(task, prediction):\n    return task['solution']\n")
-    line = own(here, "'no'")
-    said = " ".join(run(f"train prompt {line} --reward r.py:grade --output run", 1).split())
-    assert re.search(
-        r"no rollout could be graded, and all \d+ failed the same way: reward '\S*r\.py:grade", said
-    )
-    assert "at r.py:2: KeyError: 'solution'; the task has: id, question. Fix the rew" in said
-    assert "Iteration 1" in said
-    assert "Iteration 2" not in said
-    assert "Verdict" not in said
-    assert "tutelage resume" not in said
-    assert "failed the same way" in run("resume run", 1), "the reward is found again"
-    assert "at r.py:2: KeyError: 'solution'" in run("show run --failed")
+SWALLOWS = '''
+from tutelage import LLM, PromptTemplate, rollout
+
+prompt = PromptTemplate("Solve it.")
+
+@rollout
+async def solve(task, llm: LLM, prompt: PromptTemplate):
+    """As Agno and others do, it makes an error of the model an answer."""
+    try:
+        said = (await llm.chat(prompt.format() + task["question"])).reply.content
+    except Exception as error:
+        said = str(error)
+    return float(said == task["id"])
+'''
 
 
-def test_a_search_in_which_nothing_earns_anything_shows_one_rollout(here: Path) -> None:
-    line = own(here, "0.0", tasks=60)
-    said = " ".join(run(f"train prompt {line} --output run", 3).split())
-    assert "easier tasks, or demonstrations" not in said
-    told = re.search(r"any prompt can earn more: tutelage (show run --rollouts 3)", said)
-    assert told is not None, said
-    assert "roll_" in run(told[1])
-
-
-def test_a_round_of_repeats_is_told_as_one() -> None:
-    repeats = [
-        CandidateSummary(
-            f"cand_{i}", "rewrite", "rejected", "duplicate: again", 0, None, None, 0, 0, 0
-        )
-        for i in range(3)
-    ]
-    found = Round(1, {"prompt": "p"}, "val", (), repeats, "cand_0", {"prompt": "p"}, Spend())
-    lines = "\n".join(round_lines(found, 120))
-    assert "Nothing new was tried: 3 candidates with the text of an earlier one" in lines
-    assert "cand_" not in lines
-
-
-def test_candidates_that_earn_the_same_are_not_called_behind(here: Path) -> None:
-    line = own(here, "0.5", tasks=60)
-    said = run(f"train prompt {line} --output run", 3)
-    assert "no better than what was kept on 6 tasks, 0.5 each" in " ".join(said.split())
-    assert "behind" not in said + (here / "run" / "lineage.jsonl").read_text()
-
-
-def holdout(tasks: int, verdict: str) -> dict[str, Any]:
-    """A held-out test of result.json."""
-    gap = {"mean": 0.1, "low": 0.05, "high": 0.2, "wins": 8, "losses": 0, "ties": tasks - 8}
-    ends = {"seed_reward": 0.5, "best_reward": 0.6, "seed_exact": 0.5, "best_exact": 0.6}
-    told = {"tasks": tasks, "verdict": verdict, "looks": 1, "p_value": 0.0078}
-    return {**told, **ends, "reward": gap, "exact": gap}
-
-
-def test_a_verdict_says_what_it_rests_on() -> None:
-    def said(tasks: int, verdict: str, *, same: bool = False) -> str:
-        console = Console(file=StringIO(), width=120, record=True)
-        show_holdout_test(console, holdout(tasks, verdict), same=same)
-        return console.export_text()
-
-    assert "the interval lies above 0" in said(50, "improved")
-    few = said(20, "improved")
-    assert "sign test, p = 0.0078" in few
-    assert "interval lies" not in few
-    assert "no better prompt was found" in said(50, "no evidence", same=True)
-
-
-def test_one_loss_is_a_loss() -> None:
-    standing = CandidateSummary("cand_1", "rewrite", "dropped", "behind", 8, 0.5, 0.5, 1, 1, 6)
-    spent = Spend(rollouts=8)
-    found = Round(1, {"prompt": "p"}, "val", (), (standing,), "cand_0", {"prompt": "p"}, spent)
-    assert "1 win, 1 loss, 6 ties" in "\n".join(round_lines(found, 120))
-
-
-def test_a_round_that_plays_some_of_the_tasks_says_of_how_many() -> None:
-    found = Round(1, {"p": "t"}, "train", (1.0,) * 12, (), "c", {"p": "t"}, Spend(), 0, 2, 20)
-    said = "\n".join(round_lines(found, 120))
-    assert "Tasks: 6 of 20 training tasks (key: minibatch)\n" in said
-    assert "Tasks: 6 training tasks\n" in "\n".join(round_lines(replace(found, available=6), 120))
+def test_a_player_that_is_refused_stops_a_search_and_is_no_wrong_answer(here: Path) -> None:
+    own(here, "0.0", tasks=30)
+    (here / "agent.py").write_text(SWALLOWS)
+    with refusing_server() as url:
+        values = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "k", "OPENAI_MODEL": "m"}
+        (here / ".env").write_text("".join(f"{k}={v}\n" for k, v in values.items()))
+        said = run("train prompt agent.py --train tasks.jsonl --algorithm apo --output run", 2)
+    assert WORDS in said
+    assert "Traceback" not in said
+    assert not (here / "run" / "result.json").exists()

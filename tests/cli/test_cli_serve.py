@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
@@ -89,7 +88,6 @@ def test_a_script_is_served_recorded_and_stopped_by_a_signal(
     assert second["finish_reason"] == "tool_calls"
 
 
-NO_DEVICE = not Path("/dev/full").exists()
 SPAN = {
     "traceId": "0123456789abcdef0123456789abcdef", "spanId": "0123456789abcdef", "name": "plan",
     "startTimeUnixNano": "1000", "endTimeUnixNano": "3000",
@@ -97,50 +95,21 @@ SPAN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("recorded", [pytest.param(False, marks=pytest.mark.full), True])
-def test_spans_of_agents_are_taken_and_recorded(tmp_path: Path, recorded: bool) -> None:
+def test_spans_of_agents_are_taken_and_recorded(tmp_path: Path) -> None:
     script, record = tmp_path / "s.jsonl", tmp_path / "calls.jsonl"
     script.write_text('{"content": "one"}\n')
-    body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [SPAN]}]}]}).encode()
-    args = ("--record", str(record)) if recorded else ()
-    with serving("--scripted", str(script), *args) as (said, process):
-
-        def send(content: bytes, key: str, **headers: str) -> httpx2.Response:
-            kind = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-            named = {name.replace("_", "-"): value for name, value in headers.items()}
-            url = said["OPENAI_BASE_URL"] + "/traces"
-            return httpx2.post(url, content=content, headers=kind | named, timeout=60)
-
-        key = said["OPENAI_API_KEY"]
-        assert send(body, "wrong").status_code == 401
-        assert send(b"{", key).status_code == 400
-        for content, headers in ((body, {}), (gzip.compress(body), {"content_encoding": "gzip"})):
-            answer = send(content, key, **headers)
-            assert answer.status_code == 200, answer.text
-            assert answer.json() == {}
-        assert ask(said).status_code == 200
+    with serving("--scripted", str(script), "--record", str(record)) as (said, process):
+        answer = httpx2.post(
+            said["OPENAI_BASE_URL"] + "/traces",
+            json={"resourceSpans": [{"scopeSpans": [{"spans": [SPAN]}]}]},
+            headers={"authorization": f"Bearer {said['OPENAI_API_KEY']}"},
+            timeout=60,
+        )
+        assert answer.status_code == 200, answer.text
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-    if recorded:
-        first, second, call = map(json.loads, record.read_text().splitlines())
-        assert first == second
-        assert (first["span"]["name"], first["span"]["attributes"]) == ("plan", {"step": 7})
-        assert first["span"]["end_ns"] == 3000
-        assert call["reply"]["content"] == "one"
-
-
-@pytest.mark.skipif(NO_DEVICE, reason="this system has no /dev/full")
-def test_calls_that_cannot_be_recorded_are_told_at_the_first_and_counted(tmp_path: Path) -> None:
-    script = tmp_path / "s.jsonl"
-    script.write_text('{"content": "one"}\n')
-    with serving("--scripted", str(script), "--record", "/dev/full") as (said, process):
-        assert [ask(said).status_code for _ in range(3)] == [200, 200, 200]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        told = process.stderr.read()
-    assert told.count("No space left on device") == 1
-    assert "Traceback" not in told
-    assert "not in '/dev/full': 3 (0 came faster than they were written, 3 could" in told
+    span = json.loads(record.read_text())["span"]
+    assert (span["name"], span["attributes"], span["end_ns"]) == ("plan", {"step": 7}, 3000)
 
 
 def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -> None:
@@ -169,54 +138,6 @@ def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -
     assert first["sent"] == {"model": "org/far", "user": "u", **ids}
     assert re.fullmatch("chatcmpl-main-[0-9a-f]{8}-1", first["response_id"]), "of this start"
     assert first["answered"]["usage"]["total_tokens"] == 18
-
-
-@pytest.mark.full
-def test_an_api_key_is_the_secret_and_pages_may_ask(tmp_path: Path) -> None:
-    script = tmp_path / "s.jsonl"
-    script.write_text('{"content": "one"}\n')
-    key, page = "a secret of twenty-two", "http://localhost:3000"
-    args = ("--scripted", str(script), "--api-key", key, "--allow-origin", page)
-    with serving(*args) as (said, _):
-        assert key not in said["OPENAI_API_KEY"]
-        assert ask(said, key=key).status_code == 200
-        url = said["OPENAI_BASE_URL"] + "/chat/completions"
-        asks = {"origin": page, "access-control-request-method": "POST"}
-        answer = httpx2.options(url, headers=asks)
-        assert answer.headers["access-control-allow-origin"] == page
-
-
-@pytest.mark.parametrize(
-    "secrets",
-    [
-        pytest.param({}, marks=pytest.mark.full, id="drawn"),
-        pytest.param(
-            {"TUTELAGE_SECRET": "a $ecret of 'twenty' two"}, id="secret", marks=pytest.mark.full
-        ),
-    ],
-)
-def test_what_is_printed_is_pasted_into_a_shell(tmp_path: Path, secrets: dict[str, str]) -> None:
-    """Both SDKs of a program that the shell starts find the server by it."""
-    pytest.importorskip("anthropic")
-    pytest.importorskip("openai")
-    script, agent = tmp_path / "s.jsonl", tmp_path / "agent.py"
-    script.write_text('{"content": "one"}\n')
-    agent.write_text(AGENT)
-    with serving("--scripted", str(script), **secrets) as (said, _):
-        lines = [f"export {name}={value}" for name, value in said.items()]
-        shell = ["sh", "-e", "-c", "\n".join((*lines, f"exec {sys.executable} {agent}"))]
-        left = {k: v for k, v in os.environ.items() if not k.startswith(API_VARIABLES)}
-        done = subprocess.run(shell, capture_output=True, text=True, env=left | secrets)
-    assert (done.stdout, done.returncode) == ("one one\n", 0), done.stderr
-
-
-API_VARIABLES = ("OPENAI_", "ANTHROPIC_")
-AGENT = """
-import anthropic, openai
-ask = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 99}
-one = openai.OpenAI().chat.completions.create(**ask).choices[0].message.content
-print(one, anthropic.Anthropic().messages.create(**ask).content[0].text)
-"""
 
 
 def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
@@ -254,21 +175,14 @@ def test_what_cannot_be_served_is_a_users_error(
     for args, told in (
         ((), "pass either a run or model to serve"),
         (("x", "--scripted", "s.jsonl"), "--scripted FILE"),
-        (("--scripted", "none.jsonl"), "cannot read"),
         (("--scripted", "bad.jsonl"), "bad.jsonl:1"),
         ((*good, "--host", "0.0.0.0"), "secret"),
         ((*good, "--secret", "short"), "16"),
-        ((*good, "--secret", "sk-secret-1234567 "), "ends with whitespace"),
         ((*good, "--record", "no/where"), "cannot write"),
-        ((*good, "--slots", "4", "--seed", "1"), "--slots and --seed"),
         ((*good, *far), "needs the name"),
         (("agent.py",), "'agent.py' cannot be served; pass a run, or a model"),
-        (("http://x/v1",), "with --upstream URL that of a server"),
-        (("no/such/folder",), "no run 'no/such/folder'"),
         (("model", "--upstream", "nowhere"), "--upstream: 'nowhere' is not a valid base URL"),
-        (("", *far), "invalid name"),
         (("model", *far), "invalid API key in OPENAI_API_KEY"),
-        (("model", *far, "--max-length", "9"), "--max-length"),
     ):
         result = tutelage("serve", "--port", "0", *args)
         assert result.exit_code == 2, args

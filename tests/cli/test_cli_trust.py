@@ -96,7 +96,7 @@ def test_with_trust_or_in_a_run_that_was_begun_here_it_runs(
     if way == "begun here":
         from tutelage.runs import trust
 
-        trust.remember(foreign)
+        trust.record_trust(foreign)
     tutelage("ask", "theirs", "hello", *(["--trust"] if way == "trusted" else []))
     assert (tmp_path / "ran").exists()
 
@@ -107,9 +107,9 @@ def test_what_is_remembered_is_this_configuration_in_this_place(
     """Neither a changed configuration nor the same one beside another file."""
     from tutelage.runs import trust
 
-    code = trust.code_of(foreign)
+    code = trust.find_code(foreign)
     assert code == ["evil.py:look", "evil.py:score"]
-    trust.remember(foreign)
+    trust.record_trust(foreign)
     trust.check_trusted(foreign, code, trust=False)
     (tmp_path / "elsewhere").mkdir()
     with monkeypatch.context() as patch:
@@ -121,5 +121,5 @@ def test_what_is_remembered_is_this_configuration_in_this_place(
     told["config"]["agent"]["tools"] = ["mcp:rm -rf x"]
     foreign.config.write_text(json.dumps(told))
     with pytest.raises(ConfigError, match="'mcp:rm -rf x'"):
-        trust.check_trusted(foreign, trust.code_of(foreign), trust=False)
+        trust.check_trusted(foreign, trust.find_code(foreign), trust=False)
     trust.check_trusted(foreign, ["calculator", "math"], trust=False)

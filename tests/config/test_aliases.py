@@ -9,7 +9,7 @@ from tutelage.config.aliases import (
     NAMES,
     PREFIXES,
     all_spellings,
-    canonical,
+    canonical_key,
     canonical_section,
     nearest,
     spellings,
@@ -45,7 +45,7 @@ critic.model.path critic.ppo_mini_batch_size critic.ppo_micro_batch_size_per_gpu
 
 @in_one_item("spelling", GUIDE.split())
 def test_every_key_of_the_guide_is_known(spelling: str) -> None:
-    key = canonical(spelling, None)
+    key = canonical_key(spelling, None)
     assert key in leaf_fields()
     # The canonical name keeps the guide's last word, but for the model's path and the engine.
     if not spelling.endswith(("model_name_or_path", "backend")):
@@ -61,9 +61,9 @@ def test_table_points_at_keys_and_sections() -> None:
 
 def test_spellings_and_canonical_are_inverse() -> None:
     for key in leaf_fields():
-        assert canonical(key, None) == key
+        assert canonical_key(key, None) == key
         for spelling in spellings(key):
-            assert canonical(spelling, None) == key
+            assert canonical_key(spelling, None) == key
     assert len(set(all_spellings())) == len(all_spellings())
 
 
@@ -84,12 +84,12 @@ def test_spellings_and_canonical_are_inverse() -> None:
 def test_nearest(typo: str, meant: str) -> None:
     assert nearest(typo) == meant
     with pytest.raises(ConfigIssue, match=f"Did you mean {re.escape(repr(meant))}"):
-        canonical(typo, 1)
+        canonical_key(typo, 1)
 
 
 def test_section_is_told_apart_from_key() -> None:
     with pytest.raises(ConfigIssue, match=r"section.*actor\.ppo_mini_batch_size="):
-        canonical("actor", 3)
+        canonical_key("actor", 3)
     with pytest.raises(ConfigIssue, match="section"):
-        canonical("actor_rollout_ref.actor.optim", 3)
-    assert canonical("model", "x") == "model.path"
+        canonical_key("actor_rollout_ref.actor.optim", 3)
+    assert canonical_key("model", "x") == "model.path"

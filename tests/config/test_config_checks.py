@@ -91,7 +91,6 @@ def accepted(*overrides: str, **options: Any) -> Resolved:
             for override, reason in (
                 ("algorithm.adv_estimator=remax", "greedy rollout"),
                 ("algorithm.filter_groups.enable=true", "cannot be replaced"),
-                ("data.sampling=difficulty", "before their difficulty is known"),
                 ("rollout.schedule=deterministic", "wait for the slowest"),
                 ("rollout.correction=none", "importance weights"),
                 ("agent.placement=ray", "cannot update weights during rollouts"),

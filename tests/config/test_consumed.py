@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.in_one_item import in_one_item
 
 import tutelage
 from tutelage.algorithms.extensions import LOSSES
@@ -122,59 +121,6 @@ def unread_keys(text: str) -> list[str]:
         if not is_read(key, text)
         and not all(decided_here(key, machine) for machine in (LAPTOP, ONE_GPU))
     ]
-
-
-@in_one_item("key", list(leaf_fields()))
-def test_every_key_can_be_given_another_value(key: str) -> None:
-    assert list(other_values(key))
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "actor.fsdp_config.param_offload",
-        "actor.ulysses_sequence_parallel_size",
-        "agent.template",
-        "ref.fsdp_config.param_offload",
-        "rollout.gpu_memory_utilization",
-        "rollout.name",
-        "rollout.tensor_model_parallel_size",
-        "rollout.top_k",
-        "rollout.top_p",
-        "trainer.n_gpus_per_node",
-        "trainer.nnodes",
-        "trainer.project_name",
-    ],
-)
-@pytest.mark.parametrize("machine", [LAPTOP, ONE_GPU])
-def test_keys_of_unbuilt_parts_are_refused_or_listed(key: str, machine: Machine) -> None:
-    assert decided_here(key, machine)
-
-
-@pytest.mark.full
-@in_one_item(
-    "key",
-    [
-        "seed",
-        "actor.optim.lr",
-        "actor.clip_ratio",
-        "actor.policy_loss.loss_mode",
-        "actor.use_kl_loss",
-        "algorithm.adv_estimator",
-        "algorithm.gamma",
-        "critic.model.path",
-        "critic.ppo_mini_batch_size",
-        "trainer.critic_warmup",
-        "actor.loss_scale_factor",
-        "rollout.max_len",
-        "rollout.slots",
-        "sft.guess_share",
-        "trainer.resume_from_path",
-    ],
-)
-def test_live_keys_need_a_reader(key: str) -> None:
-    assert not decided_here(key, LAPTOP)
-    assert key in unread_keys("")
 
 
 @pytest.mark.full

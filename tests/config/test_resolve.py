@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from tests.in_one_item import in_one_item
 
+from tutelage.algorithms.extensions import METHOD_DEFAULTS, METHODS
 from tutelage.config import Machine, Resolved
-from tutelage.config.keys import leaf_fields
 from tutelage.errors import ConfigError
 from tutelage.runs.inputs import load_tasks
 from tutelage.tasks.word_problems import LEVELS
 from tutelage.weights.config import resolve
-from tutelage.weights.config.presets import EMBEDDED_POLICY, METHOD_DEFAULTS, METHODS, RECIPES
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
 
@@ -70,15 +69,6 @@ def test_a_level_of_another_recipe_is_refused_with_those_that_there_are() -> Non
             resolve(recipe, flags={"level": level, "algorithm": "grpo"}, machine=LAPTOP)
 
 
-def test_math_resolves_as_built_today() -> None:
-    resolved = resolve("math", machine=LAPTOP)
-    assert resolved.config.algorithm.adv_estimator == "grpo"
-    assert resolved.config.actor.optim.lr == EMBEDDED_POLICY["actor.optim.lr"]
-    assert resolved.unused == {}
-    assert resolved.warnings == ()
-    assert set(resolved.origin) == set(leaf_fields())
-
-
 def test_origins() -> None:
     resolved = math(
         "actor_rollout_ref.actor.entropy_coeff=0.01",
@@ -94,19 +84,6 @@ def test_origins() -> None:
     said = resolved.origin["actor.entropy_coeff"]
     assert said == "override actor_rollout_ref.actor.entropy_coeff"
     assert resolved.config.agent.max_turns == 2
-
-
-def test_table_has_every_key_in_order() -> None:
-    table = {row.key: row for row in math("rollout.gpu_memory_utilization=0.7").to_table()}
-    assert [*table] == list(leaf_fields())
-    assert table["rollout.gpu_memory_utilization"].value == 0.7
-    assert table["rollout.gpu_memory_utilization"].note.startswith("unused: ")
-    assert table["trainer.logger"].value == ["jsonl", "console"]
-
-
-def test_unknown_recipe() -> None:
-    with pytest.raises(ConfigError, match=", ".join(RECIPES)):
-        resolve("zzz", machine=LAPTOP)
 
 
 def test_recipe_cannot_be_contradicted() -> None:
@@ -209,12 +186,6 @@ class TestPresets:
         with pytest.raises(ConfigError, match="rewards only"):
             resolve("rl", ["algorithm=sft"], machine=LAPTOP)
 
-    @pytest.mark.parametrize("ends", [("steps=20",), ("epochs=2",), ("steps=20", "minutes=2")])
-    def test_an_end_replaces_the_presets_end(self, ends: tuple[str, ...]) -> None:
-        trainer = math(*ends).config.trainer
-        found = [trainer.total_training_steps, trainer.total_epochs, trainer.minutes]
-        assert sum(end is not None for end in found) == len(ends)
-
 
 class TestFile:
     def test_json_and_toml(self, tmp_path: Path) -> None:
@@ -233,16 +204,6 @@ class TestFile:
         path.write_text(text)
         with pytest.raises(ConfigError):
             math(file=path)
-
-    def test_missing(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match=r"none\.json"):
-            math(file=tmp_path / "none.json")
-
-    def test_command_line_engine_wins(self, tmp_path: Path) -> None:
-        path = tmp_path / "c.json"
-        path.write_text('{"rollout": {"name": "openai"}}')
-        resolved = math("backend=native", file=path)
-        assert resolved.config.rollout.name == "native"
 
 
 class TestEngine:
@@ -270,20 +231,6 @@ class TestEngine:
         assert not resolved.warnings
         assert not {"rollout.servers", "rollout.vllm_python"} & set(resolved.unused)
 
-    def test_an_installed_vllm_is_used(self) -> None:
-        there = Machine(cuda_devices=0, cores=2, vllm=True)
-        resolved = resolve("math", ["rollout.name=vllm"], machine=there)
-        assert (resolved.config.rollout.name, resolved.warnings) == ("vllm", ())
-
-    def test_keys_of_a_vllm_that_others_started_are_unused(self) -> None:
-        keys = ["rollout.servers=[http://10.0.0.5:8000]", "rollout.gpu_memory_utilization=0.9"]
-        assert (
-            "already running"
-            in math("rollout.name=vllm", *keys).unused["rollout.gpu_memory_utilization"]
-        )
-        unused = math(*keys, "rollout.weight_transfer=file").unused
-        assert {"rollout.servers", "rollout.weight_transfer"} <= set(unused)
-
     def test_a_micro_batch_is_larger_on_a_gpu(self) -> None:
         one, key = Machine(cuda_devices=1, cores=8), "actor.max_tokens_per_micro_batch"
         given = ((), ("trainer.device=cpu",), (f"{key}=2048",))
@@ -307,14 +254,6 @@ class TestDerived:
         assert resolved.config.agent.num_chains == 1
         assert resolved.origin["agent.num_chains"] == "derived from algorithm.adv_estimator"
         assert math(f"adv_estimator={estimator}", "num_chains=3").config.agent.num_chains == 3
-
-    def test_optimizer_steps_are_told(self) -> None:
-        assert (
-            "1 optimizer step per batch, on-policy" in (math().notes["actor.ppo_mini_batch_size"])
-        )
-        several = math("actor.ppo_mini_batch_size=32").notes["actor.ppo_mini_batch_size"]
-        assert "4 optimizer steps" in several
-        assert "off-policy (3)" in several
 
 
 @in_one_item(

@@ -79,7 +79,7 @@ def die_on_the_second(tree: bool) -> None:
 
 
 def stand_still_on_the_second() -> None:
-    process_group.WORKING = timedelta(seconds=2)
+    process_group.COLLECTIVE_TIMEOUT = timedelta(seconds=2)
     group = launched()
     if group.rank:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -87,7 +87,7 @@ def stand_still_on_the_second() -> None:
 
 
 def play_longer_than_work_may_take() -> None:
-    process_group.WORKING = timedelta(seconds=1)
+    process_group.COLLECTIVE_TIMEOUT = timedelta(seconds=1)
     group = launched()
     assert group.agree(lambda: time.sleep(3) or group.rank) == 0
     assert group.map(range(2), lambda i: i) == [0, 1]

@@ -39,7 +39,7 @@ class Group(TorchProcessGroup):
     def shard(self, policy: Policy, dtype: torch.dtype, **options: Any) -> Policy:
         if self.size > 1:
             return super().shard(policy, dtype, **options)
-        made = sharding.sharded(policy, 1, dtype, tree=False, **options)
+        made = sharding.shard_policy(policy, 1, dtype, tree=False, **options)
         self._sharded.add(made.network)
         return made
 

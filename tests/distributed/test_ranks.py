@@ -99,7 +99,7 @@ def test_adapters_and_recomputed_activations_are_sharded_too(source: Path, tmp_p
     [
         pytest.param(keys, id=name, marks=pytest.mark.full)
         for name, keys in {
-            "KL in the loss": {"actor__use_kl_loss": "true", "actor__kl_loss_type": "k3+"},
+            "whole KL in the loss": {"actor__use_kl_loss": "true", "actor__kl_loss_type": "full"},
         }.items()
     ],
 )

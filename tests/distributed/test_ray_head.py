@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import pytest
 
-from tutelage.cli.failures import why_stopped
+from tutelage.cli.failures import stop_reason
 from tutelage.distributed.ray_head import HeadWatch
 from tutelage.runs.signals import StopRequested
 
@@ -42,9 +42,9 @@ def test_a_lost_head_ends_the_run_with_a_sentence(asked: list[StopRequested]) ->
     assert watch.gone
     for stopped in asked:
         told = f"Ray's head node, {watch.address}, no longer answers. "
-        assert why_stopped(stopped) == told
+        assert stop_reason(stopped) == told
         assert str(stopped) == f"stopped by SIGTERM: {told.strip()}"
-    assert not why_stopped(StopRequested(signal.SIGTERM)), "told of another signal, too"
+    assert not stop_reason(StopRequested(signal.SIGTERM)), "told of another signal, too"
 
 
 def test_what_is_asked_of_ray_does_not_wait_for_a_lost_head() -> None:

@@ -171,7 +171,7 @@ def test_what_one_rank_alone_meets_is_told(
 def test_more_ranks_than_the_cluster_has_room_for_are_refused(
     ray: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tutelage.distributed.ray_ranks._ROOM_SECONDS", 0.5)
+    monkeypatch.setattr("tutelage.distributed.ray_ranks._RESERVE_SECONDS", 0.5)
     told = r"no room for trainer.nnodes=9: .*`RAY_AUTH_MODE=token ray start --address=\S+"
     with pytest.raises(ConfigError, match=told):
         train(source, tmp_path / "run", trainer__nnodes=9)

@@ -36,7 +36,7 @@ except ConfigError as error:
     print(error)
 else:
     print("played", int(ray_cluster.import_ray().cluster_resources()["CPU"]))
-    print(ray_cluster.add_node())
+    print(ray_cluster.node_advice())
 """
 
 

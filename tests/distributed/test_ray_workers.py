@@ -93,16 +93,6 @@ def check_nothing_lost(
 
 
 @pytest.mark.full
-def test_workers_play_the_rollouts_of_one_process_also_when_they_are_killed(
-    ray: Any, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = mortal_material(tmp_path / "source")
-    monkeypatch.setattr(training_run, "LocalPlacement", InvariantPlacement)
-    usual = played(source, tmp_path / "usual")
-    check_nothing_lost(source, tmp_path / "killed", usual, kills=2, seed=5)
-
-
-@pytest.mark.full
 def test_a_group_that_ends_every_worker_ends_the_run_in_a_sentence(
     ray: Any, one_thread: None, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.distributed.ray_parts import ray_session
 
 from tutelage import LLM, RL, Trainer, rollout
-from tutelage.distributed.shipment import check_same, here, put, ship, unpacked
+from tutelage.distributed.shipment import check_versions, here, load_shipment, put_inputs, put_part
 from tutelage.errors import ConfigError
 from tutelage.resources import POLICY
 from tutelage.testing import tiny_policy
@@ -37,7 +37,7 @@ def sent(agent: Any, **arguments: Any) -> dict[str, tuple[str, list[Any]]]:
         algorithm=algorithm, policy=tiny_policy(), train_dataset=ROWS, output_dir="out", **arguments
     )
     resolved, _, given = trainer._plan(algorithm, agent, None, None, Path("out"))
-    return dict(ship(training(resolved, given).make_setting()))
+    return dict(put_inputs(training(resolved, given).make_setting()))
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_an_agent_arrives_with_its_resources_and_policies() -> None:
     async def solve(task: Any, llm: LLM, extra: float) -> float:
         return bonus + extra
 
-    parts = asyncio.run(unpacked(sent(solve, resources={"extra": 0.25}), "here"))
+    parts = asyncio.run(load_shipment(sent(solve, resources={"extra": 0.25}), "here"))
     assert parts.agent is not None
     assert parts.agent.name == "solve"
     assert parts.resources["extra"] == 0.25
@@ -97,7 +97,7 @@ def test_a_function_of_a_file_arrives_with_its_code(
     """No worker could import the module that was made of the file."""
     (place / "own.py").write_text("FACTOR = 3\n\n\ndef triple(x):\n    return FACTOR * x\n")
     function: Any = load_attribute(f"{place / 'own.py'}:triple", "function")
-    reference = put("it", function)
+    reference = put_part("it", function)
     monkeypatch.delitem(sys.modules, function.__module__)
     assert ray.get(reference)(5) == 15
 
@@ -106,14 +106,14 @@ def test_a_module_that_is_not_there_is_said_with_the_host(monkeypatch: pytest.Mo
     module = ModuleType("only_here")
     exec("class Thing:\n    pass\n", module.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", module)
-    shipment = {"agent": ("the agent 'a'", [put("it", module.Thing())])}
+    shipment = {"agent": ("the agent 'a'", [put_part("it", module.Thing())])}
     monkeypatch.delitem(sys.modules, "only_here")
     with pytest.raises(ConfigError, match=r"'node7' cannot load the agent 'a'.*only_here.*Install"):
-        asyncio.run(unpacked(shipment, "node7"))
+        asyncio.run(load_shipment(shipment, "node7"))
 
 
 def test_another_python_is_refused() -> None:
-    check_same(here(), "node7")
+    check_versions(here(), "node7")
     name = "python"
     with pytest.raises(ConfigError, match=f"'node7' has {name} .* this run has 0.1, .*install"):
-        check_same({**here(), name: "0.1"}, "node7")
+        check_versions({**here(), name: "0.1"}, "node7")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from tutelage.cli.app import VERBS, command
+from tutelage.cli.app import VERBS, load_command
 from tutelage.config.fields import RunSettings, Section
 from tutelage.config.schema import RunConfig
 from tutelage.evaluate.config import EvaluationConfig
@@ -43,8 +43,8 @@ def written(page: str) -> str:
 
 def _commands() -> Iterator[str]:
     for verb in VERBS:
-        yield from _walk(verb, command(f"{verb}:{_APPS.get(verb, verb)}"))
-    yield from _walk("train planner", command("planner:train_planner"))
+        yield from _walk(verb, load_command(f"{verb}:{_APPS.get(verb, verb)}"))
+    yield from _walk("train planner", load_command("planner:train_planner"))
 
 
 def _walk(name: str, found: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from tutelage.config import Machine
-from tutelage.config.aliases import canonical
+from tutelage.config.aliases import canonical_key
 from tutelage.errors import ConfigError
 from tutelage.weights.config import resolve
 
@@ -141,7 +141,7 @@ def rows() -> list[Row]:
     """All of them, those of one meaning once."""
     found: dict[tuple[str, str], Row] = {}
     for section, key, value in _values():
-        here = canonical(key, None)
+        here = canonical_key(key, None)
         row = Row(section, (key,), here, value, tuple(verdicts(key, value)))
         same = found.get((here, value), row)  # a key that the guide spells in two ways
         assert same.verdicts == row.verdicts, f"{key} is not what {same.keys} is"
@@ -160,7 +160,7 @@ def _values() -> Iterator[tuple[str, str, str]]:
 
 def verdicts(key: str, value: str) -> Iterator[str]:
     """What becomes of a value on each machine: the best of all contexts."""
-    here = canonical(key, None)
+    here = canonical_key(key, None)
     for machine, device in MACHINES.values():
         first, best = "", ""
         for context in CONTEXTS:

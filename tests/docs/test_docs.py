@@ -17,27 +17,17 @@ from typing import Any
 
 import commands_page
 import pytest
-from pages import (
-    ROOT,
-    Block,
-    anchors,
-    blocks,
-    commands,
-    inline_code,
-    links,
-    pages,
-    write_files,
-)
+from pages import ROOT, Block, anchors, blocks, commands, inline_code, links, pages, write_files
 from tests.in_one_item import in_one_item
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.cli.app import command
-from tutelage.cli.prompt_train import searches, weights_flags
-from tutelage.cli.train import in_environment
+from tutelage.cli.app import load_command
+from tutelage.cli.prompt_train import convert_prompt_flags, is_prompt_search
+from tutelage.cli.train import resolve_recipe
 from tutelage.config import Machine
-from tutelage.config.aliases import canonical
+from tutelage.config.aliases import canonical_key
 from tutelage.config.keys import section_names
 from tutelage.prompts.config import resolve_prompt
 from tutelage.runs.job_inputs import AGENT_REWARD
@@ -155,14 +145,14 @@ def parse(args: list[str]) -> None:
         return
     others = ("recipe", "overrides", "config", "dry_run", "from_scratch", "all_keys")
     flags = {key: value for key, value in given.items() if value and key not in others}
-    recipe, overrides = in_environment(given["recipe"], given["overrides"] or (), flags)
+    recipe, overrides = resolve_recipe(given["recipe"], given["overrides"] or (), flags)
     own, file = is_file_reference(recipe), given["config"] and Path(given["config"])
-    if searches(recipe, given["algorithm"]):
+    if is_prompt_search(recipe, given["algorithm"]):
         words = [recipe, *overrides] if own else overrides
         resolve_prompt("prompt" if own else recipe, words, flags, file=file)
         return
     defaults = {"reward": AGENT_REWARD, "algorithm": "grpo"} if own else {}
-    flags = defaults | weights_flags(flags)
+    flags = defaults | convert_prompt_flags(flags)
     resolve(
         "rl" if own else recipe,
         overrides,
@@ -180,32 +170,6 @@ def check_make(words: list[str]) -> None:
         variable, equals, _ = word.partition("=")
         pattern = rf"^{variable} \?=" if equals else rf"^{word}:.* ## "
         assert re.search(pattern, text, re.MULTILINE), f"the Makefile has no {word!r}"
-
-
-@pytest.mark.parametrize(
-    "args",
-    [["train", "--help"], ["doctor"], ["config", "lr"], ["config", "--markdown"], ["runs"]],
-    ids=" ".join,
-)
-def test_quick_commands_of_the_documents_work(
-    args: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(build_app(), args, prog_name="tutelage")
-    assert done.exit_code == 0, done.output
-    assert done.stdout.strip()
-
-
-def test_a_dry_run_plays_a_task_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    line = "train math lr=1e-4 num_chains=16 --dry-run"
-    assert f"tutelage {line}" in ROOT.joinpath("docs/start.md").read_text(encoding="utf-8")
-    done = CliRunner().invoke(build_app(), line.split(), prog_name="tutelage")
-    assert done.exit_code == 0, done.output
-    assert "agent.num_chains=16" in done.stdout
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_execution_of_the_readme_succeeds(
@@ -260,7 +224,7 @@ def test_keys_that_are_named_exist(page: Path) -> None:
         if word.endswith(".py"):
             continue  # a file, such as agent.py
         if key is not None and key[1].split(".")[0] in section_names():
-            assert canonical(key[1], None)
+            assert canonical_key(key[1], None)
 
 
 # ------------------------------------------------------------ what people are told to type
@@ -329,11 +293,11 @@ def verbs(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 TREE = dict(verbs(get_command(build_app())))
-TREE["train", "planner"] = command("planner:train_planner")
+TREE["train", "planner"] = load_command("planner:train_planner")
 OPTIONS = {
     option
-    for command in TREE.values()
-    for param in command.params
+    for load_command in TREE.values()
+    for param in load_command.params
     for option in (*param.opts, *param.secondary_opts)
 }
 SCRIPTS = {

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from tutelage.engine.chat import ChatSession
-from tutelage.engine.driver import EngineDriver
 from tutelage.engine.protocol import Request
-from tutelage.errors import ContextOverflowError, EngineError
 from tutelage.policy.codec import Codec
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
-from tutelage.testing import ScriptedEngine, tiny_engine
-from tutelage.types import Call, Message, Sampled, Sampling, StopReason, ToolCall, ToolSpec
+from tutelage.testing import ScriptedEngine
+from tutelage.types import Call, Message, Sampling, StopReason, ToolCall, ToolSpec
 
 ASK = Message("user", "What is 12 + 34?")
 TOOLS = (ToolSpec("calculator", "", {"type": "object", "properties": {"expression": {}}}),)
@@ -97,49 +95,6 @@ async def test_seeds_and_identifiers_come_from_the_tree(codec: Codec) -> None:
     for mine, theirs in zip(first, other, strict=True):
         assert len(set(mine)) == len(mine)
         assert not set(mine) & set(theirs)
-
-
-# ---------------------------------------------------------------- the scripted engine itself
-
-
-async def ask(engine: ScriptedEngine, codec: Codec, **sampling: Any) -> Sampled:
-    return await engine.sample(Request(codec.render([ASK]), Sampling(**sampling), 0, 0, "s"))
-
-
-async def test_a_script_answers_in_order_then_says_that_it_ended(codec: Codec) -> None:
-    end = codec.tokenizer.eos_token_id
-    engine = ScriptedEngine(codec, ["one", [5, 6], [5, end], ValueError("no")])
-    assert codec.decode((await ask(engine, codec)).token_ids) == "one<|im_end|>"
-    cut, whole = await ask(engine, codec), await ask(engine, codec)
-    assert (cut.token_ids, cut.stop_reason) == ((5, 6), StopReason.LENGTH)
-    assert (whole.token_ids, whole.stop_reason) == ((5, end), StopReason.STOP)
-    with pytest.raises(ValueError, match="no"):
-        await ask(engine, codec)
-    with pytest.raises(EngineError, match="asked for number 5"):
-        await ask(engine, codec)
-    assert len(engine.requests) == 5
-
-
-@pytest.mark.parametrize("begun", [True, False])
-async def test_a_call_that_outlives_its_session_keeps_no_slot(tiny: Any, begun: bool) -> None:
-    """As one of a task that an agent left behind: it runs as the session is closed, or comes
-    after it."""
-    policy = tiny("qwen2")
-    driver = EngineDriver(tiny_engine(policy, slots=1, invariant=True), "free")
-    left = session(driver, policy.codec, name="left")
-    work = asyncio.create_task(left.chat([ASK], sampling=SAMPLING))
-    if begun:
-        while not driver.engine.decoded_tokens:
-            await asyncio.sleep(0)
-        left.close()
-    else:
-        left.close()
-    await work
-    for name in ("next", "last"):
-        other = session(driver, policy.codec, name=name)
-        call = await asyncio.wait_for(other.chat([ASK], sampling=SAMPLING), 30.0)
-        assert call.sampled == work.result().sampled
-        other.close()
 
 
 SYSTEM = Message("system", "Be brief.")
@@ -361,24 +316,3 @@ async def test_a_call_that_failed_leaves_its_lane(codec: Codec) -> None:
     again = await chat.chat([ASK], sampling=SAMPLING)
     assert again.index == 0
     assert again.id == SeedTree(0, ("call", 1)).id("call")
-
-
-@pytest.mark.parametrize("where", ["text", "special", "prompt"])
-async def test_a_session_encodes_no_megabytes(tiny: Any, where: str) -> None:
-    codec = tiny("qwen2").codec
-    engine = ScriptedEngine(codec, lambda _: "x", max_length=256)
-    session = ChatSession(engine, codec, seeds=SeedTree(0), name="att")
-    encode, encoded = codec.encode, 0
-
-    def counted(text: str) -> list[int]:
-        nonlocal encoded
-        encoded += len(text)
-        return encode(text)
-
-    codec.encode = counted
-    long = ("<|im_end|>" if where == "special" else "a b ") * 100_000
-    messages = [Message("user", long)]
-    more: Any = {"prompt": long} if where == "prompt" else {}
-    with pytest.raises(ContextOverflowError, match="more than 256 tokens"):
-        await session.chat(messages, sampling=Sampling(), **more)
-    assert encoded < 50_000

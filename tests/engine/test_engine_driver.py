@@ -16,10 +16,10 @@ from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
 from tutelage.engine.protocol import Request
-from tutelage.errors import ContextOverflowError, EngineError
+from tutelage.errors import EngineError
 from tutelage.seeds import SeedTree
 from tutelage.testing import tiny_engine
-from tutelage.types import Message, Sampled, Sampling, StopReason, ToolSpec
+from tutelage.types import Message, Sampled, Sampling
 
 Tool = Callable[[int, int], Awaitable[None]]
 Log = list[tuple[int, int, tuple[tuple[int, ...], ...]]]
@@ -194,15 +194,6 @@ async def test_an_engine_that_fails_fails_everyone_who_waits_and_serves_the_next
     assert fine.token_ids == one(tiny_engine(tiny("qwen2")), request(1)).token_ids
 
 
-async def test_a_prompt_that_does_not_fit_fails_alone(tiny: Any) -> None:
-    driver = EngineDriver(tiny_engine(tiny("qwen2"), max_length=20))
-    async with driver.participant():
-        with pytest.raises(ContextOverflowError):
-            await driver.sample(request(1, ids=prompt(1, 30)))
-        fine = await driver.sample(request(1, max_tokens=2))
-    assert fine.stop_reason is StopReason.LENGTH
-
-
 async def test_conversations_that_keep_every_slot_are_an_error_and_not_a_hang(tiny: Any) -> None:
     """One rollout with two agents and an engine of one slot that must not evict."""
     driver = EngineDriver(tiny_engine(tiny("qwen2"), slots=1, invariant=True))
@@ -278,47 +269,6 @@ async def test_agents_that_ask_twice_at_the_same_time_repeat_bit_for_bit(
     assert [len(calls) for calls in runs[0][0]] == [9] * 5
 
 
-async def test_the_engine_waits_for_a_branch_whose_tool_runs(tiny: Any) -> None:
-    """While one branch waits for the engine and the other for its tool, nothing is decoded."""
-    engine = tiny_engine(tiny("qwen2"))
-    driver = EngineDriver(engine)
-    opened = asyncio.Event()
-
-    async def quick() -> None:
-        await driver.sample(request(1, max_tokens=1))
-        await opened.wait()
-        await driver.sample(request(3, max_tokens=1))
-
-    async def slow() -> None:
-        await driver.sample(request(2, max_tokens=1))
-        await driver.sample(request(4, max_tokens=1))
-
-    async with driver.participant():
-        both = [asyncio.create_task(quick()), asyncio.create_task(slow())]
-        await asyncio.sleep(0.02)
-        decoded = engine.decoded_tokens
-        assert decoded == 2
-        opened.set()
-        await asyncio.wait_for(asyncio.gather(*both), 60)
-    assert engine.decoded_tokens == 4
-
-
-async def test_a_branch_that_ended_holds_nobody_up(tiny: Any) -> None:
-    driver = EngineDriver(tiny_engine(tiny("qwen2")))
-
-    async def sample(seed: int, tokens: int) -> tuple[int, ...]:
-        return (await driver.sample(request(seed, max_tokens=tokens))).token_ids
-
-    async with driver.participant():
-        await sample(0, 2)
-        short, long = await asyncio.wait_for(asyncio.gather(sample(1, 1), sample(2, 30)), 60)
-        assert len(short) == 1
-        assert long
-        async with asyncio.timeout(60):  # which makes no task, while wait_for does
-            await sample(3, 3)
-        await asyncio.wait_for(sample(4, 3), 60)
-
-
 async def test_branches_that_wait_for_each_other_do_not_stop_the_engine(
     tiny: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -358,32 +308,6 @@ async def test_lanes_beside_the_main_one_keep_no_slot_in_invariant_mode(tiny: An
                 asyncio.gather(*(driver.sample(asked(lane, turn)) for lane in range(4))), 60
             )
             assert len(got) == 4
-
-
-ASK = Message("user", "What is 12 + 34?")
-TOOL = ToolSpec("f", "", {"type": "object", "properties": {"x": {"type": "integer"}}})
-
-
-@pytest.mark.parametrize("schedule", ["deterministic", "free"])
-async def test_tokens_are_told_as_they_are_drawn_and_before_the_result(
-    schedule: Any, tiny: Any
-) -> None:
-    driver = EngineDriver(tiny_engine(tiny("qwen2")), schedule)
-    told: list[int] = []
-    turns = 0
-
-    async def bystander() -> None:
-        nonlocal turns
-        while True:
-            turns += len(told) > 0
-            await asyncio.sleep(0)
-
-    watcher = asyncio.create_task(bystander())
-    wanted = replace(request(1, max_tokens=30), on_token=told.extend)
-    got = await driver.sample(wanted)
-    watcher.cancel()
-    assert tuple(told) == got.token_ids
-    assert turns >= len(told) - 2  # others had a turn between tokens: what is told can be sent
 
 
 @pytest.mark.parametrize("schedule", ["deterministic", "free"])

@@ -16,7 +16,6 @@ from tests.marks import long
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
 from tutelage.errors import ConfigError, ConstraintError, ModelError
-from tutelage.policy import network
 from tutelage.policy.constrained import AllowedTokens, unpack
 from tutelage.policy.grammar import Grammar
 from tutelage.policy.packing import MicroBatch
@@ -141,12 +140,6 @@ async def test_a_reply_that_runs_out_of_tokens_inside_its_grammar_ends_by_length
         assert call.parse_errors
 
 
-async def test_greedy_and_truncated_sampling_stay_inside_the_grammar(tiny: Any) -> None:
-    for sampling in ({"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.3}, {"temperature": 3.0}):
-        for call in await asked(tiny("qwen2"), Constraint("say"), range(2), **sampling):
-            assert [fits(t.arguments, t.name) for t in call.reply.tool_calls] == [True]
-
-
 # ---------------------------------------------------------------- errors
 
 
@@ -222,16 +215,6 @@ def test_a_constrained_request_is_independent_of_its_neighbours_in_invariant_mod
         assert finish(tiny_engine(policy, slots=9, invariant=True), mixed)[at] == alone
 
 
-def test_a_slot_forgets_its_grammar(tiny: Any) -> None:
-    policy = tiny("qwen2")
-    grammar = policy.codec.grammar(TOOLS, Constraint("stop"))
-    engine = tiny_engine(policy, slots=1)
-    first = finish(engine, [replace(request(1, max_tokens=60), grammar=grammar)])[0]
-    second = finish(engine, [request(2)])[0]
-    assert first.allowed
-    assert second == finish(tiny_engine(policy, slots=1), [request(2)])[0]
-
-
 # ---------------------------------------------------------------- the trainer
 
 
@@ -297,17 +280,6 @@ async def test_gradients_of_narrowed_tokens_are_those_of_their_own_distribution(
         assert torch.allclose(a, b, atol=1e-5)
 
 
-async def test_scores_in_chunks_are_the_same(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = tiny("qwen2")
-    calls = await asked(policy, Constraint("required"), range(3), temperature=0.8)
-    rows = [Row(r.ids, r.mask, r.narrowed) for c in calls for r in build_rows([c])]
-    whole = policy.score(rows, temperature=0.8)
-    monkeypatch.setattr(network, "_LOGITS_LIMIT", policy.config.vocab_size * 5)
-    chunked = policy.score(rows, temperature=0.8)
-    assert chunked.logp_K.tolist() == pytest.approx(whole.logp_K.tolist(), abs=1e-6)
-    assert chunked.entropy_K.tolist() == pytest.approx(whole.entropy_K.tolist(), abs=1e-6)
-
-
 async def test_a_reply_without_any_choice_trains_nothing(tiny: Any) -> None:
     (call,) = await asked(tiny("qwen2"), Constraint("stop"), [0])
     assert set(call.sampled.allowed) == {1}
@@ -323,39 +295,6 @@ async def test_a_record_that_the_grammar_does_not_allow_is_an_error(tiny: Any) -
     (row,) = build_rows([wrong])
     with pytest.raises(ModelError, match="llguidance"):
         policy.score([Row(row.ids, row.mask, row.narrowed)])
-
-
-LEAST = 12
-
-
-async def drawn(policy: Any, seed: int, constraint: Constraint | None) -> Call:
-    """A reply of a policy."""
-    driver = EngineDriver(tiny_engine(policy, slots=1), schedule="free")
-    chat = ChatSession(driver, policy.codec, seeds=SeedTree(seed), name="att")
-    sampling = Sampling(max_tokens=24)
-    return await chat.chat([ASK], sampling=sampling, constraint=constraint, seed=seed)
-
-
-async def test_no_turn_ends_before_and_what_was_allowed_is_on_record(tiny: Any) -> None:
-    policy = tiny("qwen2")
-    codec, vocabulary = policy.codec, len(policy.codec.tokenizer)
-    ends = [end for end in codec.eos_ids if end < vocabulary]
-    for seed in range(2):
-        call = await drawn(policy, seed, Constraint(min_tokens=LEAST))
-        ids, allowed = call.sampled.token_ids, call.sampled.allowed
-        assert not codec.eos_ids & set(ids[:LEAST])
-        assert len(ids) >= LEAST
-        assert allowed[:LEAST] == (vocabulary - len(ends),) * LEAST
-        assert set(allowed[LEAST:]) <= {vocabulary}
-        (row,) = build_rows([call])
-        found = AllowedTokens.replay(codec, [row], torch.device("cpu"))
-        assert found is not None
-        sets = unpack(found.words_NW, vocabulary)[found.number_K]
-        assert tuple(sets.sum(1).tolist()) == allowed
-        assert not sets[:LEAST, ends].any()
-        assert sets[LEAST:, ends].all()
-        trained = policy.score([Row(row.ids, row.mask, row.narrowed)]).logp_K.tolist()
-        assert trained == pytest.approx(call.sampled.logprobs, abs=1e-4)
 
 
 def test_a_policy_is_free_where_there_is_no_call_to_forbid(tiny: Any) -> None:

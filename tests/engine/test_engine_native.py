@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import random
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from playback import finish, one, prompt, request, short_chunks, slowly, transformers_model
-from tests.marks import first, long
+from tests.marks import long
 
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Request
@@ -156,33 +155,6 @@ def test_log_probabilities_are_the_trainers(kind: str, temperature: float, tiny:
         assert float((trained - flat).abs().max()) < 1e-4
 
 
-@pytest.mark.parametrize("kind", first(1, FALLBACK))
-def test_a_layout_of_transformers_is_sampled_in_batches(
-    kind: str, tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """16 requests of all lengths cost one forward a step, and each draws what it draws alone."""
-    policy: Policy = tiny(kind)
-    requests = [request(s, max_tokens=12) for s in range(16)]
-    wanted = [slowly(policy, r) for r in requests[:3]]
-    heights: list[tuple[int, ...]] = []
-    model = transformers_model(policy)
-    forward = model.forward
-
-    @functools.wraps(forward)
-    def counted(**arguments: Any) -> Any:
-        heights.append(tuple(arguments["input_ids"].shape))
-        return forward(**arguments)
-
-    monkeypatch.setattr(model, "forward", counted)
-    got = finish(tiny_engine(policy, slots=16), requests)
-    for mine, slow in zip(got, wanted, strict=False):
-        same(mine, slow)
-    steps = [height for height, width in heights if width == 1]
-    assert len(steps) == max(len(g.token_ids) for g in got) - 1
-    assert steps[0] == 16
-    assert len(heights) - len(steps) <= 3
-
-
 # ---------------------------------------------------------------- where it ends
 
 
@@ -292,27 +264,6 @@ def test_a_released_conversation_leaves_its_slot(tiny: Any) -> None:
     before = engine.prefilled_tokens
     one(engine, again)
     assert engine.prefilled_tokens - before == len(again.prompt_ids)
-
-
-def test_slots_are_refilled_at_once(tiny: Any) -> None:
-    """Eight short requests and a long one through two slots take no longer than the long one."""
-    engine = tiny_engine(tiny("qwen2"), slots=2)
-    for s in range(9):
-        engine.submit(request(s, max_tokens=33 if s == 0 else 4, temperature=0.0, order=s))
-    steps = 0
-    while engine.busy:
-        engine.step()
-        steps += 1
-    assert steps <= 40
-
-
-def test_requests_are_admitted_by_their_order(tiny: Any) -> None:
-    engine = tiny_engine(tiny("qwen2"), slots=1)
-    handles = {engine.submit(request(s, max_tokens=2, order=9 - s)): s for s in range(5)}
-    ended: list[int] = []
-    while engine.busy:
-        ended += [handles[h] for h, _ in engine.step()]
-    assert ended == [4, 3, 2, 1, 0]
 
 
 # ---------------------------------------------------------------- cancel

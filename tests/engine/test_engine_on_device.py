@@ -18,14 +18,13 @@ from tests.pretended_device import PretendedDevice, on_device, process_ended
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Request
 from tutelage.evaluate.config import AskConfig
-from tutelage.evaluate.targets import ask, served
+from tutelage.evaluate.targets import ask, load_served
 from tutelage.policy import machine
 from tutelage.policy.model import Policy
-from tutelage.types import Constraint, Sampled, Sampling, ToolSpec
+from tutelage.types import Sampled, Sampling
 
 __all__ = ["process_ended"]
 Fresh = Callable[..., Policy]
-SAY = ToolSpec("say", "Says it.", {"type": "object", "properties": {"loud": {"type": "boolean"}}})
 WAYS = {
     "plain": Sampling(1.0, max_tokens=5),
     "top-p and top-k": Sampling(0.7, top_p=0.9, top_k=20, max_tokens=5),
@@ -72,26 +71,6 @@ def test_it_samples_what_the_cpu_does(
     }
 
 
-@pytest.mark.full
-@on_device
-def test_bfloat16_and_the_invariant_mode_run(device: PretendedDevice, fresh: Fresh) -> None:
-    policy, there = fresh("qwen2"), fresh("qwen2").to(device.first)
-    assert_same(*(sampled(p, WAYS["plain"], invariant=True) for p in (there, policy)))
-    for one in sampled(there, WAYS["plain"], dtype=torch.bfloat16):
-        assert one.token_ids
-
-
-@pytest.mark.full
-@on_device
-def test_a_grammar_narrows_it(device: PretendedDevice, fresh: Fresh) -> None:
-    policy, there = fresh("qwen2"), fresh("qwen2").to(device.first)
-    found, wanted = (
-        sampled(p, WAYS["plain"], grammar=p.codec.grammar([SAY], Constraint("required")))
-        for p in (there, policy)
-    )
-    assert_same(found, wanted)
-
-
 @on_device
 def test_it_takes_over_weights(device: PretendedDevice, fresh: Fresh) -> None:
     """From the tensors that are trained there, shared or cast."""
@@ -117,4 +96,4 @@ def test_a_model_is_asked_and_served_there(device: PretendedDevice, fresh: Fresh
         patch.setattr(machine, "sampling_device", lambda wanted="auto": device.first)
         assert ask(folder, "1+1", AskConfig()).last.final_text == wanted
         assert device.operations
-        served(folder, slots=1, max_length=None, seed=0)
+        load_served(folder, slots=1, max_length=None, seed=0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from playback import finish, one, prompt, request, slowly
+from playback import finish, one, prompt, slowly
 from tests.marks import long
 
 from tutelage.engine.factory import make_engine
@@ -129,7 +129,7 @@ def test_shards_change_no_bit_by_the_cores_that_compute_them(
 
     found: list[Any] = []
     for cores in (1, 2):
-        monkeypatch.setattr("tutelage.policy.machine._cores", lambda cores=cores: cores)
+        monkeypatch.setattr("tutelage.policy.machine._count_cores", lambda cores=cores: cores)
         monkeypatch.setattr(F, "embedding", watched)
         seen.clear()
         found.append(talks(engine_of(policy, dtype, slots=20), range(20)))
@@ -193,21 +193,3 @@ def test_what_an_engine_holds_can_be_freed_between_two_updates(
     assert len(gone) >= 2 * len(policy.network.weights.layers), "keys and values of each block"
     engine.update_weights(policy, 0)
     assert talks(engine, range(3)) == before
-
-
-def test_rows_grow_and_shrink_and_keep_what_they_hold(tiny: Any) -> None:
-    policy: Policy = tiny("qwen2")
-    engine = engine_of(policy, slots=3)
-    kept = request(1, session="kept", max_tokens=5)
-    long = request(2, ids=prompt(3, 190), session="long", max_tokens=20)
-    said = one(engine, kept)
-    one(engine, long)
-    engine.release("long")
-    for seed in range(3, 6):  # the row that was long begins again
-        wanted = request(seed)
-        assert one(engine, wanted).token_ids == slowly(policy, wanted).token_ids
-    more = kept.prompt_ids + said.token_ids + prompt(9, 4)
-    again = Request(more, Sampling(max_tokens=9), 4, 0, "kept")
-    before = engine.prefilled_tokens
-    assert one(engine, again).token_ids == slowly(policy, again).token_ids
-    assert engine.prefilled_tokens - before == 5  # the last token drawn, and four that followed

@@ -117,26 +117,6 @@ def test_a_prompt_of_up_to_1024_tokens_is_computed_in_one_call(
         assert finish(engine, [longer, wanted])[1].logprobs[0] == got.logprobs[0]
 
 
-@kinds
-def test_a_prompt_is_cancelled_between_two_chunks(
-    kind: str, tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of two that are equal: the other goes on. Then both, and what comes next is right."""
-    policy, engine = policy_and_engine(kind, tiny, monkeypatch, slots=2)
-    first = request(1, ids=prompt(1, 120), max_tokens=3)
-    for count in (1, 2):
-        handles = [engine.submit(r) for r in (first, replace(first, seed=9))]
-        engine.step()
-        for handle in handles[:count]:
-            engine.cancel(handle)
-        left = {handle: got for _ in range(20) if engine.busy for handle, got in engine.step()}
-        assert list(left) == handles[count:]
-        assert not engine.busy
-    for seed in (3, 4):
-        wanted = request(seed, ids=prompt(seed, 90), max_tokens=3)
-        assert one(engine, wanted).token_ids == slowly(policy, wanted).token_ids
-
-
 @pytest.mark.parametrize("kind", ["qwen2", "packed"])
 def test_new_weights_between_two_chunks_compute_the_whole_prompt(
     kind: str, tiny: Any, monkeypatch: pytest.MonkeyPatch
@@ -184,29 +164,6 @@ def test_a_prompt_that_memory_cannot_hold_is_refused(
     one(engine, wanted)
     monkeypatch.setattr("tutelage.engine.native.free_memory", lambda _: 0)
     one(engine, request(2, ids=prompt(2, 32), max_tokens=2))
-
-
-def test_prompts_that_wait_for_a_slot_take_no_memory_yet(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy, engine = policy_and_engine("qwen2", tiny, monkeypatch, slots=1)
-    wanted = [request(seed, ids=prompt(seed, 200), max_tokens=2) for seed in range(3)]
-    free = 16 * 16 * 200 + 200 * policy.token_bytes(torch.float32)
-    monkeypatch.setattr("tutelage.engine.native.free_memory", lambda _: free)
-    assert [len(sampled.token_ids) for sampled in finish(engine, wanted)] == [2, 2, 2]
-
-
-def test_more_long_beginnings_than_are_kept_are_all_computed(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One in the making is not dropped for one of which nothing is computed."""
-    policy, engine = policy_and_engine("packed", tiny, monkeypatch, slots=10)
-    wanted = [
-        Request(prompt(seed, 150) + prompt(seed, 3), Sampling(max_tokens=2), seed, shared=150)
-        for seed in range(10)
-    ]
-    for got, asked in zip(finish(engine, wanted), wanted, strict=True):
-        assert got.token_ids == slowly(policy, asked).token_ids
 
 
 class _Largest(TorchDispatchMode):

@@ -23,8 +23,6 @@ from tutelage.environments import (
 )
 from tutelage.environments.built_in import call_message
 from tutelage.environments.sources import PRICES, VARIANTS
-from tutelage.environments.sources import environment as make_sources
-from tutelage.errors import ConfigError
 from tutelage.seeds import SeedTree
 from tutelage.testing import check_environment
 from tutelage.types import Message, Task, ToolCall
@@ -118,37 +116,6 @@ async def test_the_right_specialist_beats_always_the_same_one() -> None:
         assert await value("sources:kinds", asking(one), 10) == pytest.approx(0.7, abs=0.05)
 
 
-@pytest.mark.parametrize("variant", [*VARIANTS])
-async def test_the_demonstrations_of_sources_are_a_mixture_and_not_the_best(variant: str) -> None:
-    factory = make_sources(variant, {})
-    assert factory.tasks is not None
-    assert factory.expert is not None
-    tasks = factory.tasks("train", 2000, 0)
-    first = [factory.expert(task, task.messages()) for task in tasks]
-    names = [message.tool_calls[0].name if message.tool_calls else "guess" for message in first]
-    shares = dict(VARIANTS[variant].demonstrated)
-    total = sum(shares.values())
-    shares["rumour"] += shares.pop("compare", 0)  # begins with a rumour
-    assert {*names} == {*shares}
-    for way, share in shares.items():
-        assert names.count(way) / len(names) == pytest.approx(share / total, abs=0.04)
-    assert all(
-        factory.expert(task, task.messages()) == m for task, m in zip(tasks, first, strict=True)
-    )
-
-
-async def test_a_rumour_repeats_itself_and_two_are_independent_only_to_compare() -> None:
-    async def heard(name: str) -> list[list[str | None]]:
-        played = await episodes(name, asking(*["rumour", "rumour", "rumour"]), tasks=100)
-        return [[m.content for m in one.messages if m.role == "tool"] for one in played]
-
-    assert all(len(texts) == 2 and texts[0] == texts[1] for texts in await heard("sources"))
-    compared = await heard("sources:compare")
-    differing = [texts for texts in compared if len(texts) == 3]
-    assert len(differing) / 100 == pytest.approx(0.747, abs=0.13)
-    assert all(texts[1] == texts[2] for texts in differing)
-
-
 async def test_each_call_is_paid_in_its_turn_and_an_unknown_item_is_free() -> None:
     factory = load_environment("sources")
     assert factory.tasks is not None
@@ -187,29 +154,6 @@ async def test_the_service_desk_pays_who_looks_before_acting() -> None:
     assert mean(one.total for one in acting) == pytest.approx(0.3945)
     declining = await episodes("service_desk", guess)
     assert mean(one.total for one in declining) == pytest.approx(0.21)
-
-
-async def test_what_the_service_desk_has_done_cannot_be_undone() -> None:
-    factory = load_environment("service_desk")
-    assert factory.tasks is not None
-    tasks = factory.tasks("train", 50, 0)
-    task = next(t for t in tasks if not t["requests"][0]["allowed"])
-    request = task["requests"][0]
-    action, order, new = request["action"], request["order"], request["new"]
-    wrong = call_message(action, 0, order=order, **({"item": new} if new else {}))
-    right = expert_of(factory)
-    seen: list[str | None] = []
-
-    def act(task: Task, messages: Sequence[Message], observation: Observation) -> Message:
-        if len(messages) in (1, 3):
-            return wrong
-        seen.append(messages[-1].content)
-        return right(task, messages[3:], observation)
-
-    one = await play_episode(factory, task, 0, act)
-    assert one.infos[-1]["success"] is False
-    assert seen[0] is not None
-    assert seen[0].startswith("already ")
 
 
 async def test_rooms_pay_at_the_end_alone_and_chance_seldom_gets_there() -> None:
@@ -255,30 +199,6 @@ async def test_splits_share_no_question_and_repeat_with_their_seed(name: str) ->
     assert await check_deterministic(factory, splits["train"][0], 5) is None
 
 
-def test_some_wordings_of_the_test_are_in_no_other_split() -> None:
-    tasks = load_environment("service_desk").tasks
-    assert tasks is not None
-    rare = ("writing.", "I am ")
-    for split, share in (("train", 0.0), ("val", 0.0), ("test", 1 / 3)):
-        drawn = tasks(split, 300, 0)
-        unseen = [any(word in str(task.input) for word in rare) for task in drawn]
-        assert unseen == [task["wording"] == "unseen" for task in drawn]
-        assert mean(unseen) == pytest.approx(share, abs=0.08 if share else 0)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_they_pass_the_suite_for_authors(name: str) -> None:
     check_environment(name)
-
-
-def test_errors_name_what_to_use() -> None:
-    with pytest.raises(ConfigError, match="use one of sources, sources:no_audit"):
-        load_environment("sources:gossip")
-    with pytest.raises(ConfigError, match=r"rooms has no options, but .* has size: remove"):
-        load_environment("rooms", {"size": 4})
-    tasks = load_environment("sources").tasks
-    assert tasks is not None
-    with pytest.raises(ConfigError, match="unknown split 'dev' of sources: use one of train"):
-        tasks("dev", 1, 0)
-    with pytest.raises(ConfigError, match="distinct test tasks, fewer than 5000"):
-        tasks("test", 5000, 0)

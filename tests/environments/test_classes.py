@@ -195,7 +195,7 @@ def test_the_forms_keep_the_protocol() -> None:
 def test_what_is_no_environment_is_refused() -> None:
     class Nothing: ...
 
-    with pytest.raises(ConfigError, match="'Nothing' is no environment"):
+    with pytest.raises(ConfigError, match="'Nothing' is not an environment"):
         as_factory(Nothing)
-    with pytest.raises(ConfigError, match=r"games\['x'\] is no environment"):
+    with pytest.raises(ConfigError, match=r"games\['x'\] is not an environment"):
         as_factory({"x": 3}, "games")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tutelage.environments import Observation, Step, check_deterministic, play_episode
+from tutelage.environments import Observation, Step
 from tutelage.testing import check_environment
 from tutelage.types import Message, Task
 
-from .samples import TASK, Counter, Guess, factory
+from .samples import Counter, Guess
 
 TASKS = [Task(f"t{i}", {"question": f"{i}?"}) for i in range(3)]
 
@@ -44,22 +41,6 @@ class Random(Guess):
         return Observation((Message("user", str(random.random())),))
 
 
-class Lingers(Guess):
-    over = threading.Event()
-
-    async def reset(self, task: Task, seed: int) -> Observation:
-        threading.Thread(target=Lingers.over.wait, name="simulator", daemon=True).start()
-        return await super().reset(task, seed)
-
-
-class Child(Guess):
-    children: list[subprocess.Popen[bytes]] = []  # noqa: RUF012
-
-    async def reset(self, task: Task, seed: int) -> Observation:
-        Child.children.append(subprocess.Popen(["sleep", "60"]))
-        return await super().reset(task, seed)
-
-
 class Leaky(Guess):
     @staticmethod
     def tasks(split: str, n: int, seed: int) -> list[Task]:
@@ -72,44 +53,16 @@ class Lost(Guess):
         return Message("assistant", "9")
 
 
-@pytest.fixture(autouse=True)
-def end_what_was_left() -> Iterator[None]:
-    Lingers.over.clear()
-    yield
-    Lingers.over.set()
-    for child in Child.children:
-        child.kill()
-        child.wait()
-
-
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
         (Shared, r"two instances share state: task 't0' was another episode while a second"),
         (Random, r"task 't0' was another episode when it was played again: messages\[1\] is"),
-        (Lingers, r"close left the thread 'simulator' behind"),
-        (Child, r"close left the child process \d+ behind"),
         (Leaky, r"the test task 'test0' is a training task too"),
         (Lost, r"the expert did not end the task 't0'"),
         (lambda: Step, r"returned a type"),
     ],
 )
-def test_what_is_wrong_is_named(
-    environment: Any, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tutelage.testing.environments.LEAVE_SECONDS", 0.1)
+def test_what_is_wrong_is_named(environment: Any, words: str) -> None:
     with pytest.raises(Exception, match=words):
         check_environment(environment, TASKS)
-
-
-async def test_equal_seeds_are_equal_episodes_and_others_are_not() -> None:
-    found = factory(Guess)
-    assert await check_deterministic(found, TASK, 3) is None
-    assert await check_deterministic(factory(Random), TASK, 3) is not None
-    episodes = [
-        await play_episode(found, TASK, seed, lambda *_: Message("assistant", "1"))
-        for seed in range(8)
-    ]
-    assert len({episode.total for episode in episodes}) > 1
-    cut = await play_episode(found, TASK, 0, lambda *_: Message("assistant", "9"), max_steps=2)
-    assert (len(cut.rewards), cut.terminated, cut.truncated) == (2, False, True)

@@ -6,16 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tutelage.environments import (
-    EnvironmentFactory,
-    as_factory,
-    load_environment,
-    play_episode,
-)
+from tutelage.environments import EnvironmentFactory, load_environment, play_episode
 from tutelage.environments.episode import random_act
 from tutelage.errors import ConfigError
 
-from .samples import TASK, Counter
+from .samples import TASK
 
 FILE = '''
 from tutelage import tool
@@ -91,12 +86,6 @@ async def test_a_function_makes_an_environment_each_time_or_a_factory(file: str)
     assert await first(found) == "x"
     assert found.make() is not found.make()
     assert load_environment(f"{file}:factory").name == "own"
-
-
-def test_a_tool_class_offers_its_tools(file: str) -> None:
-    found = load_environment(f"{file}:Pens")
-    assert [spec.name for spec in found.tools] == ["buy"]
-    assert as_factory(Counter, kwargs={"most": 5}).tools[0].name == "buy"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tutelage.agents.tool_calling import ToolCallingAgent
-from tutelage.environments import Observation, rollout_environments
+from tutelage.environments import rollout_environments
 from tutelage.errors import ConfigError, ToolDefinitionError
 from tutelage.rewards import reward
 from tutelage.rollouts.models import EngineModelProvider
@@ -17,7 +17,7 @@ from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine
 from tutelage.tools import execute_tool_calls, resolve_tools, tool
 from tutelage.tools.tool import environment_tools
-from tutelage.types import Message, Mode, Sampling, Task, ToolCall
+from tutelage.types import Mode, Sampling, Task, ToolCall
 
 events: list[str] = []
 TASK = Task("t", {"question": "q", "stock": 3})
@@ -89,48 +89,6 @@ async def test_the_reward_sees_the_environment_which_is_closed_also_when_it_rais
     if not fails:
         assert rollout.reward is not None
         assert rollout.reward.value == 2.0
-
-
-class Till:
-    """In gymnasium's words."""
-
-    async def reset(self, task: Task, seed: int) -> Observation:
-        self.left, self.seed = task.fields["stock"], seed
-        events.append("reset")
-        return Observation((Message("user", f"{self.left} pens"),))
-
-    async def close(self) -> None:
-        events.append(f"close {self.left}")
-
-    @tool(inline=True)
-    def buy(self, count: int) -> str:
-        """Buy pens."""
-        self.left -= count
-        return f"{self.left} left"
-
-
-async def test_what_reset_shows_follows_the_task_and_its_seed_is_the_rollouts(tiny: Any) -> None:
-    seen: list[int] = []
-
-    @reward(inline=True)
-    def left(context: dict[str, Any]) -> float:
-        seen.append(context["Till"].seed)
-        return context["Till"].left
-
-    codec = tiny("qwen2").codec
-    said = '<tool_call>{"name": "buy", "arguments": {"count": 1}}</tool_call>'
-    agent = ToolCallingAgent({t.name: t for t in environment_tools(Till)}, Sampling(max_tokens=200))
-    for place in (0, 0, 1):
-        models = EngineModelProvider(ScriptedEngine(codec, [said, "done"]), codec)
-        spec = RolloutSpec(TASK, Mode.TRAIN, "g", 0, SeedTree(0).child(place))
-        runner = Runner(agent, models, RunnerSettings("r"), reward=left)
-        rollout = (await runner.run([spec]))[0]
-        first = rollout.last.calls[0].messages
-        assert [m.content for m in first if m.role == "user"] == ["q", "3 pens"]
-        assert rollout.reward is not None
-        assert rollout.reward.value == 2.0
-    assert events == ["reset", "close 2"] * 3
-    assert seen[0] == seen[1] != seen[2]
 
 
 def test_a_class_in_a_file_brings_all_its_tools(tmp_path: Path) -> None:

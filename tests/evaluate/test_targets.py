@@ -34,14 +34,6 @@ async def adder(task, llm: LLM, prompt_template: PromptTemplate):
     said = await llm.chat(f"{prompt_template.format()} {task['question']}", max_tokens=16)
     return float(said.reply.content == str(task["answer"]))
 """
-PLAIN = """
-from tutelage import rollout
-
-
-@rollout
-def constant(task):
-    return 0.5
-"""
 REWARD = """
 from tutelage import reward
 
@@ -175,12 +167,6 @@ def test_two_targets_are_paired_by_task(place: Path, url: str) -> None:
     assert sorted(p.name for p in place.iterdir() if p.is_dir() and p.name != "__pycache__") == []
 
 
-def test_the_second_target_is_checked_before_the_first_one_plays(place: Path, url: str) -> None:
-    words = ("agent.py", "nothing.py", "--endpoint", url, "--model", "even", "--test", "t.jsonl")
-    assert "nothing.py" in command("eval", *words, code=2)
-    assert Adder.asked == 0
-
-
 def test_two_targets_are_kept_as_two_runs_that_compare_knows(place: Path, url: str) -> None:
     words = ("agent.py", "agent.py", "--endpoint", url, "--model", "even", "--model", "sure")
     found = told(*words, "--output", "runs/pair")
@@ -250,7 +236,7 @@ def test_what_is_wrong_is_said_before_anything_loads(place: Path, url: str) -> N
         (("agent.py", *graded, "--tools", "calculator"), "--tools cannot be used with"),
         (("agent.py", *graded, "--endpoint", "ftp://x"), "not a valid base URL"),
         ((nowhere, "--test", "t.jsonl"), "so it has no reward; pass one with --reward"),
-        ((nowhere, *graded), f"cannot connect to '{nowhere}'"),
+        ((nowhere, *graded), f"no answer from '{nowhere}'"),
         ((url, "--endpoint", url, *graded), "the target is already a server"),
         ((url.removesuffix("/v1"), *graded), f"add /v1: {url}"),
         (("a", "b", "c", *graded), "targets can be compared, got 3"),
@@ -273,8 +259,7 @@ def test_a_key_that_is_refused_is_said(
 def test_an_agents_file_and_a_server_are_asked(place: Path, url: str) -> None:
     on = ("--endpoint", url, "--model", "sure")
     (place / "open.py").write_text(AGENT[: AGENT.index("    return")])
-    grading = command("ask", "agent.py", "3 + 1", *on, code=1)
-    assert "An agent that grades itself needs the other fields of its task too" in grading
+    command("ask", "agent.py", "3 + 1", *on, code=1)
     assert "Add the numbers. 3 + 1" in command("ask", "agent.py", "3 + 1", "answer=4", *on)
     shown = command("ask", "open.py", "3 + 1", *on)
     assert "Add the numbers. 3 + 1" in shown
@@ -282,22 +267,6 @@ def test_an_agents_file_and_a_server_are_asked(place: Path, url: str) -> None:
     assert "3 + 1" in command("ask", url, "3 + 1", "--model", "sure")
     refused = command("ask", "open.py", "3 + 1", *on, "--tools", "calculator", code=2)
     assert "--tools cannot be used with 'open.py'" in refused
-
-
-@pytest.mark.full
-def test_no_torch_is_loaded_for_a_server(place: Path, url: str) -> None:
-    code = (
-        "import sys; sys.argv = ['tutelage', 'eval', 'agent.py', '--endpoint', sys.argv[1], "
-        "'--model', 'sure', '--test', 't.jsonl']\n"
-        "from tutelage.cli import main\n"
-        "try:\n    main()\nexcept SystemExit as ended:\n    assert not ended.code\n"
-        "assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, url], capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    assert "100.0 %" in done.stdout
 
 
 def test_a_folder_answers_an_agent_of_ones_own(place: Path, one_thread: None) -> None:
@@ -315,74 +284,3 @@ def test_a_folder_answers_an_agent_of_ones_own(place: Path, one_thread: None) ->
 def test_a_field_of_a_question_that_nothing_reads_is_refused(target: str) -> None:
     with pytest.raises(ConfigError, match=r"the field 'prices' is not used: .* has no tools"):
         ask(target, "What do 12 lamps cost?", AskConfig(), {"prices": {"lamp": 23}})
-
-
-SDK = """
-import openai
-from tutelage import rollout
-
-
-@rollout
-async def adder(task, llm):
-    client = openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0)
-    asked = [{"role": "user", "content": task["question"]}]
-    said = await client.chat.completions.create(model=llm.model, messages=asked)
-    return said.choices[0].message.content or ""
-"""
-
-
-@pytest.mark.full
-def test_a_proxy_is_used_for_other_machines_alone(place: Path, url: str) -> None:
-    """The agent's client reaches the gateway, and ours the server; a host that is not this machine
-    is reached by the proxy, which here is the server itself."""
-    (place / "sdk.py").write_text(SDK)
-    env = {k: v for k, v in os.environ.items() if k.lower() != "no_proxy"}
-    words = [sys.executable, "-m", "tutelage", "eval", "sdk.py", "--model", "sure", "--test"]
-    words += ["t.jsonl", "--reward", "r.py:exact", "--json", "--endpoint"]
-    for endpoint, proxy in ((url, "http://127.0.0.1:9"), ("http://model.example/v1", url[:-3])):
-        own = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY"), proxy)
-        done = subprocess.run(
-            [*words, endpoint], capture_output=True, text=True, timeout=240, env=env | own
-        )
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["success"] == 1.0, done.stdout
-
-
-LEAVING = """
-import concurrent.futures, multiprocessing, os, subprocess, sys, threading, time
-from tutelage import rollout
-
-pools = []
-one_at_a_time = threading.Lock()  # a fork would keep the pipes of another start open
-
-
-@rollout
-def leaves(task):
-    where = task["question"]
-    with one_at_a_time:
-        if where == "pool":
-            pools.append(concurrent.futures.ProcessPoolExecutor(1))
-            pools[0].submit(time.sleep, 600)
-        elif where == "command":
-            subprocess.Popen("sleep 600; echo", shell=True)
-        elif where == "os.fork":
-            if os.fork() == 0:
-                time.sleep(600)
-                os._exit(0)
-        else:
-            multiprocessing.get_context(where).Process(target=time.sleep, args=(600,)).start()
-    return 1.0
-"""
-
-
-@pytest.mark.full
-def test_processes_that_an_agent_leaves_are_ended_with_the_command(place: Path) -> None:
-    """Neither Python at its end nor a reader of the output waits for them."""
-    (place / "agent.py").write_text(LEAVING)
-    kinds = ("fork", "spawn", "forkserver", "pool", "command", "os.fork")
-    (place / "t.jsonl").write_text("".join(json.dumps({"question": kind}) + "\n" for kind in kinds))
-    words = [sys.executable, "-m", "tutelage", "eval", "agent.py", "--test", "t.jsonl"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "6 of 6 rollouts made none" in done.stdout
-    assert "Traceback" not in done.stderr

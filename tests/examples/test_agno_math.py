@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,9 +20,8 @@ from typing import Any
 
 import pytest
 from tests.collector import Collector
-from tests.prompts.prompt_parts import WORDS, refusing_server, served, without_endpoint
+from tests.prompts.prompt_parts import served, without_endpoint
 
-from tutelage.runs.rounds import Round, Spend
 from tutelage.store import open_store
 from tutelage.types import (
     Mode,
@@ -137,71 +135,6 @@ def test_the_dataset_repeats_is_disjoint_and_right(example: Any) -> None:
         assert [*task.as_task().fields] == ["question", "expected_answer"]
 
 
-def test_the_defaults_are_the_documents(example: Any) -> None:
-    config = example("config")
-    training, agent = config.configure(config.read_arguments([]))
-    assert (training.algorithm, training.iterations) == ("apo", 10)
-    assert (training.train_size, training.val_size, training.runners) == (20, 10, 8)
-    assert training.test_size >= 200
-    assert agent.prompt == "You are a helpful assistant. Solve math problems."
-
-
-def test_env_fills_the_agents_configuration_and_flags_the_trainings(
-    example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = example("config")
-    monkeypatch.chdir(tmp_path)
-    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL"):
-        monkeypatch.setenv(name, "x")  # so that what .env sets is taken back after the test
-        monkeypatch.delenv(name)
-    assert config.configure(config.read_arguments([]))[1].model == "gpt-4o-mini"
-    write_env(tmp_path, OPENAI_BASE_URL="http://here/v1", OPENAI_MODEL="m", OPENAI_API_KEY="k")
-    monkeypatch.setenv("OPENAI_MODEL", "set already")
-    given = ["--iterations", "3", "--train-size", "5", "--algorithm", "rl", "--seed", "4"]
-    training, agent = config.configure(config.read_arguments(given))
-    assert (training.iterations, training.train_size, training.seed) == (3, 5, 4)
-    assert (agent.base_url, agent.model) == ("http://here/v1", "set already")
-    assert "k" not in vars(agent).values()
-
-
-def test_an_iteration_is_printed_as_the_document_prints_it(example: Any) -> None:
-    printout = example("printout")
-    said: list[str] = []
-    rewards = (0.2, 0.4, 0.6, 0.3, 0.5)
-    text = "You are a helpful assistant. Solve math problems."
-    round_ = Round(1, {"p": text}, "train", rewards, (), "c", {"p": text}, Spend())
-    printout.Printout(said.append).on_round_end(round_)
-    assert said == [
-        "### Iteration 1\n"
-        'Prompt: "You are a helpful assistant. Solve math problems."\n'
-        "Tasks: 5 math problems\n"
-        "Rewards: [0.2, 0.4, 0.6, 0.3, 0.5]\n"
-        "Average: 0.40 (5 of 5 judged)\n"
-    ]
-    assert printout.improvement(0.40, 0.98) == "Improvement: 0.40 -> 0.98 (145% increase)"
-
-
-def test_eight_writers_lose_nothing_and_agno_reads_the_files(example: Any, tmp_path: Path) -> None:
-    from agno.db.json import JsonDb
-    from agno.run.agent import RunOutput
-
-    database = example("database").TrainingDb(tmp_path / "db")
-
-    def write(first: int) -> None:
-        for i in range(first, first + 10):
-            run = RunOutput(run_id=f"run{i}", session_id=f"s{i}", content="5")
-            database.upsert_run(run, session_id=f"s{i}", run_index=0)
-
-    threads = [threading.Thread(target=write, args=(10 * i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    database.save()
-    assert {path.name for path in (tmp_path / "db").iterdir()} >= {*TABLES}
-    assert len(JsonDb(db_path=str(tmp_path / "db")).get_runs()) == 80
-
-
 # ---------------------------------------------------------------- apo
 
 
@@ -311,26 +244,6 @@ def test_traces_go_to_the_default_collector(
     assert "collector" not in capsys.readouterr().err
 
 
-@pytest.fixture
-def refusing() -> Iterator[str]:
-    """The address of a server that refuses every request."""
-    with refusing_server() as url:
-        yield url
-
-
-def test_a_dead_endpoint_is_an_error_and_not_a_wrong_answer(
-    here: Any, refusing: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    """Agno makes an error of the model the agent's answer."""
-    monkeypatch.setenv("OPENAI_BASE_URL", refusing)
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    assert here(["--dry-run"]) == 1
-    assert WORDS in capsys.readouterr().err
-    assert here(["--iterations", "1", *TINY, "--output", "runs/dead"]) == 2
-    assert WORDS in capsys.readouterr().err
-    assert not Path("runs/dead/result.json").exists()
-
-
 # ---------------------------------------------------------------- sft and rl
 
 
@@ -396,24 +309,3 @@ def test_sft_and_rl_train_the_same_policy_and_compare_sets_them_side_by_side(
     (pair,) = told["pairs"]
     assert pair["caveats"] == []  # one grader, one base policy, one set of tasks
     assert [run["run"]["algorithm"] for run in told["runs"]] == ["sft", "grpo"]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("algorithm", ["sft", "rl"])
-def test_the_users_own_model_is_trained(
-    base: Path, here: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any, algorithm: str
-) -> None:
-    """A Hugging Face folder that this example did not make, and leaves as it is."""
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    own = base.with_name(f"own-model-{algorithm}")
-    shutil.copytree(base, own, ignore=shutil.ignore_patterns("cold_start.json"))
-    before = {path.name: path.read_bytes() for path in own.iterdir()}
-    flags = ["--algorithm", algorithm, "--iterations", "1", *TINY, "--model", str(own)]
-    assert here([*flags, "--output", f"runs/own-{algorithm}"]) == 0
-    assert "Iterations: 1 of 1\n" in capsys.readouterr().out
-    run = Path(f"runs/own-{algorithm}")
-    assert json.loads((run / "config.json").read_text())["config"]["model"]["path"] == str(own)
-    trained = (run / "policy" / "model.safetensors").read_bytes()
-    # A policy that knows nothing earns nothing, so rl alone has nothing to move it by.
-    assert algorithm == "rl" or trained != before["model.safetensors"]
-    assert {path.name: path.read_bytes() for path in own.iterdir()} == before

@@ -47,15 +47,6 @@ def test_the_files_have_the_documents_fields_and_right_results() -> None:
     check(resolve_reward(f"{HERE}/grader.py:math_result"), train)
 
 
-@pytest.mark.parametrize(
-    ("said", "earned"),
-    [("391", 1.0), ("the answer is 391", 1.0), ("17*23", 1.0), ("= around 390", 1.0), ("380", 0.0),
-     ("__import__('os')", 0.0), ("", 0.0)],
-)  # fmt: skip
-def test_the_grader(said: str, earned: float) -> None:
-    assert resolve_reward(f"{HERE}/grader.py:math_result")(said, "391") == earned
-
-
 @pytest.fixture(scope="module")
 def grader() -> Any:
     spec = importlib.util.spec_from_file_location("math_mcp_grader", HERE / "grader.py")

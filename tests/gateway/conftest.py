@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -63,22 +64,14 @@ class Puppet:
         return await self.inner.chat(messages, sampling=sampling, **given)
 
 
+@dataclass(frozen=True, slots=True)
 class Case:
     """One attempt and a client of it."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        attempt_session: AttemptSession,
-        client: Any,
-        http: httpx2.AsyncClient,
-    ) -> None:
-        self.gateway, self.attempt_session, self.client, self.http = (
-            gateway,
-            attempt_session,
-            client,
-            http,
-        )
+    gateway: Gateway
+    attempt_session: AttemptSession
+    client: Any
+    http: httpx2.AsyncClient
 
     @property
     def base(self) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.gateway.address import BIND, URL, GatewayAddress
+from tutelage.gateway.address import BIND, URL, read_address
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_an_address_is_read(
     bind: str | None, url: str | None, expected: tuple[str, int, str | None]
 ) -> None:
     env = {k: v for k, v in ((BIND, bind), (URL, url)) if v is not None}
-    assert GatewayAddress.from_env(env) == GatewayAddress(*expected)
+    assert read_address(env) == expected
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_what_agents_could_not_reach_is_refused(
 ) -> None:
     env = {k: v for k, v in ((BIND, bind), (URL, url)) if v is not None}
     with pytest.raises(ConfigError, match=re.escape(words)):
-        GatewayAddress.from_env(env)
+        read_address(env)
 
 
 def test_a_run_gives_keys_of_a_random_secret_wherever_it_listens() -> None:
-    address = GatewayAddress("0.0.0.0", 8200, "http://node1:8200")
-    doors = [Gateway.at(address).open("r", "a", ScriptedClient(["x"])) for _ in range(2)]
+    address = ("0.0.0.0", 8200, "http://node1:8200")
+    doors = [Gateway.at(*address).open("r", "a", ScriptedClient(["x"])) for _ in range(2)]
     assert {door.base_url for door in doors} == {"http://node1:8200/rollout/r/attempt/a/v1"}
     assert doors[0].api_key != doors[1].api_key
     env = doors[0].env()
@@ -56,5 +56,5 @@ def test_a_run_gives_keys_of_a_random_secret_wherever_it_listens() -> None:
 
 
 def test_it_listens_where_it_is_told() -> None:
-    with Gateway.at(GatewayAddress("127.0.0.2")) as gateway:
+    with Gateway.at("127.0.0.2") as gateway:
         assert gateway.url == f"http://127.0.0.2:{gateway.port}"

@@ -297,16 +297,6 @@ def test_a_client_that_leaves_ends_the_call_there(case: Make) -> None:
     assert line["reply"]["content"] == "It is."
 
 
-def test_a_server_that_is_away_is_told(tmp_path: Path) -> None:
-    with served() as server:
-        pass
-    made = Case(tmp_path / "calls.jsonl", server)
-    answer = made.ask()
-    assert answer.status_code == 502
-    assert f"cannot reach the server '{server.url}" in answer.text
-    assert made.lines() == []
-
-
 def test_a_budget_lowers_the_limit_and_ends(case: Make) -> None:
     made = case(token_budget=5)
     made.ask()

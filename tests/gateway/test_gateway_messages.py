@@ -11,9 +11,8 @@ from anthropic.types import ErrorResponse, Message, RawMessageStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from tutelage.engine.script import ScriptedReply
-from tutelage.errors import ContextOverflowError
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.gateway.dialects.messages import Messages
+from tutelage.gateway.dialects import MESSAGES
 from tutelage.policy.codec import Codec
 from tutelage.types import Sampling
 
@@ -26,7 +25,6 @@ TOOL: dict[str, Any] = {
     "description": "Compute.",
     "input_schema": {"type": "object", "properties": {"expression": {"type": "string"}}},
 }
-CALL = '<tool_call>{"name": "calculator", "arguments": {"expression":"1+1"}}</tool_call>'
 THOUGHT = "<think>\nOne and one,\n  so two.\n</think>\n\n"
 REPLIES = {
     "text": "It is 2, señor.",
@@ -195,69 +193,6 @@ async def test_refusals_have_anthropics_form(attempt_session: Open, body: Any, w
     assert words in error.message, error.message
 
 
-async def test_keys_come_as_anthropics_clients_send_them(attempt_session: Open) -> None:
-    case = attempt_session("x", "y")
-    case.http.headers.pop("authorization")
-    body = {"model": "m", "max_tokens": 10, "messages": ASK}
-    key = case.attempt_session.api_key
-    for given in ({"x_api_key": key}, {"x_api_key": key, "authorization": "Basic x"}):
-        assert (await case.post("/messages", body, **given)).status_code == 200
-    for path, given in (
-        ("/messages", {"x_api_key": "sk-wrong"}),
-        ("/messages", {}),
-        ("/chat/completions", {}),
-        ("/responses", {"authorization": "Bearer x"}),
-    ):
-        answer = await case.post(path, body, **given)
-        assert answer.status_code == 401
-        error = answer.json()["error"]
-        assert error["type"] == "authentication_error"
-        for word in ("Authorization: Bearer KEY", "x-api-key: KEY", "OPENAI_API_KEY"):
-            assert word in error["message"]
-
-
-async def test_a_policys_stream_begins_with_the_tokens_of_its_prompt(
-    attempt_session: Open, tiny: Any
-) -> None:
-    codec: Codec = tiny("qwen2").codec
-    chat = scripted_chat(codec, "It is 2.")
-    answer = await ask(attempt_session(chat), stream=True)
-    first = EVENT.validate_python(json.loads(events(answer.text)[0]))
-    assert first.message.usage.input_tokens == len(chat.calls[0].prompt_ids) > 0
-
-
-@pytest.mark.parametrize(
-    ("path", "field"),
-    [
-        ("chat/completions", "messages"),
-        ("messages", "messages"),
-        ("responses", "input"),
-        ("completions", "prompt"),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_overflow_names_the_field_of_its_dialect(
-    attempt_session: Open, path: str, field: str, stream: bool
-) -> None:
-    full = ContextOverflowError("the prompt has 9 tokens, which exceeds the context of 8")
-
-    class Full:
-        async def chat(self, *_: object, **__: object) -> None:
-            raise full
-
-    body = {"model": "m", field: ASK if field == "messages" else "x", "stream": stream}
-    answer = await attempt_session(Full()).post(f"/{path}", body)
-    assert answer.status_code == 400
-    told = answer.json()["error"]
-    assert told["message"].startswith(f"`{field}`: ")
-    # The words by which LiteLLM and the clients know it.
-    assert "This model's maximum context length is" in told["message"]
-    if path == "messages":
-        assert told["type"] == "invalid_request_error"
-    else:
-        assert (told["param"], told["code"]) == (field, "context_length_exceeded")
-
-
 @pytest.mark.parametrize("signature", ["", "EqoBCkgIARABGAI=", "tutelage:%%%", "tutelage:/w=="])
 def test_another_models_thought_is_left_out(signature: str) -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": signature}
@@ -265,39 +200,9 @@ def test_another_models_thought_is_left_out(signature: str) -> None:
     stored: Any = None
     turns = [*ASK, turn, *ASK]
     body: dict[str, Any] = {"model": "m", "messages": turns, "thinking": {"type": "disabled"}}
-    request = Messages().read(body, Sampling(), stored)
+    request = MESSAGES.read(body, Sampling(), stored)
     assert request.messages[1].content == "It is 2."
     assert request.sampling.max_thinking_tokens == 0
-
-
-async def test_requests_have_ids(attempt_session: Open) -> None:
-    case = attempt_session("x")
-    for answer in (await ask(case), await ask(case, stream=True), await ask(case, top_p=2)):
-        assert answer.headers["request-id"] == answer.headers["x-request-id"]
-        assert answer.headers["request-id"].startswith("req_")
-    answer = await case.post("/chat/completions", {"model": "m", "messages": ASK}, x_request_id="7")
-    assert answer.headers["x-request-id"] == "7"
-    assert "request-id" not in answer.headers  # that is a name of Anthropic's API
-
-
-async def test_the_text_is_left_out_and_the_signature_restores_the_turn(
-    attempt_session: Open,
-) -> None:
-    case = attempt_session(REPLIES["thought"], REPLIES["thought"], "Bye.")
-    thinking = {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}
-    body: dict[str, Any] = {"model": "m", "max_tokens": 400, "thinking": thinking}
-    whole = (await case.post("/messages", {**body, "messages": ASK})).json()
-    thought, text = whole["content"]
-    assert (thought["type"], thought["thinking"], text["text"]) == ("thinking", "", "It is 2.")
-    streamed = await case.post("/messages", {**body, "messages": ASK, "stream": True})
-    deltas = [each.get("delta", {}) for each in map(json.loads, events(streamed.text))]
-    kinds = [each["type"] for each in deltas if "type" in each]
-    assert "thinking_delta" not in kinds
-    assert [d["signature"] for d in deltas if "signature" in d] == [thought["signature"]]
-    back = {"role": "assistant", "content": whole["content"]}
-    more = [*ASK, back, {"role": "user", "content": "Bye!"}]
-    await case.post("/messages", {**body, "messages": more})
-    assert case.client.calls[2].messages[1].content == f"{THOUGHT}It is 2."
 
 
 BASE64 = {
@@ -331,24 +236,6 @@ async def test_in_openais_apis_a_new_turn_follows_the_assistants(attempt_session
     assert (await case.chat(messages=BEGUN)).status_code == 200
     assert (await case.respond(input=BEGUN)).status_code == 200
     assert [call.messages[-1].role for call in case.client.calls] == ["assistant"] * 2
-
-
-# ---------------------------------------------------------------- system messages
-
-
-@pytest.mark.parametrize("place", [0, 1])
-async def test_a_system_message_is_rendered_as_that_of_a_chat_completion(
-    attempt_session: Open, tiny: Any, place: int
-) -> None:
-    codec: Codec = tiny("qwen2").codec
-    chat = scripted_chat(codec, "It is 2.", "It is 2.")
-    turns: list[Any] = [*ASK, *ASK]
-    turns.insert(place, {"role": "system", "content": "Be brief."})
-    case = attempt_session(chat)
-    assert (await ask(case, messages=turns)).status_code == 200
-    assert (await case.chat(messages=turns)).status_code == 200
-    assert chat.calls[0].prompt_ids == chat.calls[1].prompt_ids
-    assert "Be brief." in codec.decode(list(chat.calls[0].prompt_ids))
 
 
 # ---------------------------------------------------------------- what is no text

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-import openai
-import pytest
-
 from tutelage.engine.script import ScriptedReply
-from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.types import Constraint, Message
 
 from .conftest import FLAT_CALCULATOR, TOOL_TURN, Open, events
-
-ASCENDING: dict[str, Any] = {"order": "asc", "limit": 2}
 
 
 async def test_a_response_is_the_call_on_record(attempt_session: Open) -> None:
@@ -151,28 +144,6 @@ async def test_formats_choices_and_logprobs(attempt_session: Open) -> None:
     assert [e["logprob"] for e in entries] == list(call.sampled.raw_logprobs)[:-1]
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"conversation": "conv_1"}, "conversation"),
-        ({"input": []}, "input"),
-        ({"input": [{"type": "computer_call"}]}, "input[0].type"),
-        ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
-        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
-    ],
-    ids=lambda v: json.dumps(v)[:60] if isinstance(v, dict) else "",
-)
-async def test_what_cannot_be_honoured_is_a_400_that_names_it(
-    attempt_session: Open, body: dict[str, Any], param: str
-) -> None:
-    case = attempt_session()
-    answer = await case.respond(**body)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == param
-    assert not case.client.calls
-
-
 async def test_tokens_of_an_input_are_counted(attempt_session: Open) -> None:
     case = attempt_session("Yes.")
     made = (await case.respond(instructions="Be brief.")).json()
@@ -187,11 +158,21 @@ async def test_tokens_of_an_input_are_counted(attempt_session: Open) -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
 
 
-def test_input_items_come_all_at_once(live: Callable[..., Gateway]) -> None:
-    words = ["one", "two", "three", "four", "five"]
-    session = live().open("r", "a", ScriptedClient(["ok"]))
-    api = openai.OpenAI(base_url=session.base_url, api_key=session.api_key)
-    kept = api.responses.create(model="m", input=[{"role": "user", "content": w} for w in words])
-    listed = api.responses.input_items.list
-    texts = [[item.content[0].text for item in listed(kept.id, **more)] for more in ({}, ASCENDING)]
-    assert texts == [words[::-1], words], "the latest first, as at OpenAI"
+async def test_a_stream_that_breaks(attempt_session: Open) -> None:
+    """The failure comes after text has gone out."""
+
+    class Breaking:
+        def __init__(self, inner: Any) -> None:
+            self.inner, self.codec = inner, inner.codec
+
+        async def chat(self, *given: Any, on_token: Any = None, **more: Any) -> Any:
+            await self.inner.chat(*given, on_token=on_token, **more)
+            raise ValueError("a secret")
+
+    inner = attempt_session("some words that go out before the end").client
+    answer = await attempt_session(Breaking(inner)).respond(stream=True)
+    found = [json.loads(each) for each in events(answer.text)]
+    *_, error, failed = found
+    assert (error["type"], failed["type"]) == ("error", "response.failed")
+    assert failed["response"]["error"]["message"] == error["message"]
+    assert "secret" not in answer.text

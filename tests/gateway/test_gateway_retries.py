@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any, cast
 
 import pytest
 
 from tutelage.engine.script import ScriptedReply
-from tutelage.gateway import RecordedRequest, completions
-from tutelage.gateway.completions import KEPT_ANSWERS
-from tutelage.gateway.dialects import ChatCompletions
+from tutelage.gateway import RecordedRequest
+from tutelage.gateway.dialects import CHAT_COMPLETIONS
 from tutelage.gateway.record import Recorder
-from tutelage.tracing import Identity
 
 from .conftest import Open, Puppet, events
 
@@ -27,7 +24,6 @@ async def until(condition: Any) -> None:
     raise AssertionError("it never came about")
 
 
-CHAT_COMPLETIONS = ChatCompletions()
 AGAIN = {"x_stainless_retry_count": "1"}
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 RESPONSE: dict[str, Any] = {"model": "m", "input": "hi"}
@@ -91,26 +87,6 @@ async def test_who_leaves_does_not_cancel_who_joined(attempt_session: Open) -> N
     assert puppet.cancelled == 0
 
 
-async def test_the_last_to_leave_cancels(attempt_session: Open) -> None:
-    puppet = Puppet()
-    case = attempt_session(puppet)
-    answer = case.attempt_session.answer(CHAT_COMPLETIONS, b"k", False, _ask(), "main")
-    answer.join()
-    await until(lambda: puppet.started)
-    answer.leave()
-    await until(lambda: puppet.cancelled)
-    # What came to nothing is no result: a repeat samples.
-    again = case.attempt_session.answer(CHAT_COMPLETIONS, b"k", True, _ask(), "main")
-    assert again is not answer
-    # Nor is what is being cancelled, though it has not ended yet.
-    again.join()
-    await until(lambda: puppet.started == 2)
-    again.leave()
-    third = case.attempt_session.answer(CHAT_COMPLETIONS, b"k", True, _ask(), "main")
-    assert third is not again
-    third.task.cancel()
-
-
 def _ask() -> Any:
     from tutelage.gateway.request import ChatRequest
     from tutelage.types import Message, Sampling
@@ -123,19 +99,6 @@ async def test_a_failure_is_no_result(attempt_session: Open) -> None:
     assert (await case.post("/chat/completions", CHAT)).status_code == 500
     retried = await case.post("/chat/completions", CHAT, **AGAIN)
     assert retried.json()["choices"][0]["message"]["content"] == "up"
-
-
-async def test_equal_requests_are_told_apart_by_what_arrived(attempt_session: Open) -> None:
-    """Two equal requests, the first of which never reached its client."""
-    case = attempt_session("one", "two")
-    answers = [
-        case.attempt_session.answer(CHAT_COMPLETIONS, b"k", False, _ask(), "main") for _ in range(2)
-    ]
-    await asyncio.gather(*(a.task for a in answers))
-    answers[1].delivered = True
-    assert case.attempt_session.ledger.find(b"k") is answers[0]
-    answers[0].delivered = True
-    assert case.attempt_session.ledger.find(b"k") is answers[1]
 
 
 async def test_an_idempotency_key_needs_no_count(attempt_session: Open) -> None:
@@ -152,28 +115,6 @@ async def test_the_agent_is_part_of_what_was_asked(attempt_session: Open) -> Non
     await case.post("/chat/completions", CHAT, x_tutelage_agent="a")
     await case.post("/chat/completions", CHAT, x_tutelage_agent="b", **AGAIN)
     assert [c.agent for c in case.client.calls] == ["a", "b"]
-
-
-async def test_what_a_door_keeps_is_bounded(attempt_session: Open) -> None:
-    case = attempt_session("ok")
-    for i in range(KEPT_ANSWERS + 20):
-        answer = case.attempt_session.answer(CHAT_COMPLETIONS, b"%d" % i, False, _ask(), "main")
-        await answer.task
-    assert len(case.attempt_session.ledger) == KEPT_ANSWERS
-    assert case.attempt_session.ledger.find(b"19") is None
-    assert case.attempt_session.ledger.find(b"20") is not None
-
-
-async def test_long_requests_push_out_stored_responses(
-    attempt_session: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(completions, "KEPT_BYTES", 5000)
-    case = attempt_session("It is 2.")
-    ids = [(await case.respond(input="a" * 2000)).json()["id"] for _ in range(4)]
-    kept = case.attempt_session.ledger
-    assert [kept.answer(each) is not None for each in ids] == [False, False, True, True]
-    last = (await case.respond(input="b" * 9000)).json()["id"]
-    assert kept.answer(last) is not None, "the latest is always kept"
 
 
 # ------------------------------------------------------------ records
@@ -194,21 +135,6 @@ async def test_every_request_is_recorded_before_the_door_is_closed(attempt_sessi
     assert "down" in (bad.error or "")
 
 
-async def test_a_listener_that_fails_or_blocks_harms_no_call(attempt_session: Open) -> None:
-    held = threading.Event()
-
-    def listen(request: RecordedRequest) -> None:
-        held.wait(10)
-        raise ValueError("broken listener")
-
-    case = attempt_session("ok", on_call=listen)
-    for _ in range(3):
-        assert (await case.chat()).status_code == 200
-    held.set()
-    await case.attempt_session.aclose()
-    assert case.gateway.recorder.failed == 3
-
-
 def test_a_call_that_could_not_be_recorded_is_told_once_and_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -222,54 +148,3 @@ def test_a_call_that_could_not_be_recorded_is_told_once_and_why(
     (told,) = caplog.records
     assert "failed to record a call: No space left on device" in told.message
     assert recorder.failed == 2
-
-
-def test_a_full_queue_drops_and_counts(caplog: pytest.LogCaptureFixture) -> None:
-    recorder, held = Recorder(2), threading.Event()
-    seen: list[Any] = []
-
-    def listen(request: Any) -> None:
-        held.wait(10)
-        seen.append(request)
-
-    requests: list[Any] = list(range(10))
-    for request in requests:
-        recorder.put(listen, request)
-    assert recorder.dropped >= 7
-    assert [r.message.partition(":")[0] for r in caplog.records] == [
-        "calls arrive faster than they can be recorded"
-    ]
-    held.set()
-    assert recorder.flush()
-    assert len(seen) + recorder.dropped == 10
-    recorder.close()
-
-
-# ------------------------------------------------------------ traces
-
-
-async def test_traces_go_to_the_hook_with_whose_they_are(attempt_session: Open) -> None:
-    case = attempt_session()
-    url = case.attempt_session.base_url + "/traces"
-    assert (await case.http.post(url, content=b"x")).status_code == 404
-    seen: list[Any] = []
-
-    def hook(
-        body: bytes, content_type: str, encoding: str = "", *, only: Identity | None = None
-    ) -> bytes:
-        if body == b"bad":
-            raise ValueError("not a trace")
-        seen.append((body, content_type, encoding, only))
-        return b"seen" if body == b"told" else b""
-
-    case.gateway.app.on_traces = hook
-    headers = {"content-type": "application/x-protobuf", "content-encoding": "gzip"}
-    answer = await case.http.post(url, content=b"abc", headers=headers)
-    assert (answer.status_code, answer.content) == (200, b"")
-    whose = Identity("", case.attempt_session.rollout_id, case.attempt_session.attempt_id)
-    assert seen == [(b"abc", "application/x-protobuf", "gzip", whose)]
-    answer = await case.http.post(url, content=b"told")
-    assert answer.content == b"seen"
-    bad = await case.http.post(url, content=b"bad")
-    assert bad.status_code == 400
-    assert "not a trace" in bad.json()["error"]["message"]

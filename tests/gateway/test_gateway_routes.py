@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from .conftest import Open
@@ -49,30 +47,3 @@ async def test_a_path_that_leads_nowhere_says_what_to_change(
         kind = "not_found_error" if by_anthropic else "invalid_request_error"
         assert error["type"] == kind
         assert ("request-id" in answer.headers) == by_anthropic
-
-
-async def test_a_slash_too_many_is_taken_away(attempt_session: Open) -> None:
-    case = attempt_session()
-    answer = await case.http.post(f"{case.base}/responses/")
-    assert (answer.status_code, answer.headers["location"]) == (307, f"{case.base}/responses")
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "headers", "allowed", "by_anthropic"),
-    [
-        ("GET", "/chat/completions", {}, "POST", False),
-        ("GET", "/messages", {}, "POST", True),
-        ("POST", "/models", OF_ANTHROPIC, "GET, HEAD", True),
-    ],
-)
-async def test_a_method_that_a_path_does_not_have(
-    attempt_session: Open, method: str, path: str, headers: Any, allowed: str, by_anthropic: bool
-) -> None:
-    case = attempt_session()
-    answer = await case.http.request(method, case.base + path, headers=headers)
-    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
-    told = answer.json()
-    assert f"method {method} " in told["error"]["message"]
-    assert f"/v1{path}'; use {allowed}" in told["error"]["message"]
-    assert (told.get("type") == "error") == by_anthropic
-    assert answer.headers["x-request-id"]

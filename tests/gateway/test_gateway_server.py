@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import json
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import httpx2
-import openai
 import pytest
 
 from tutelage.engine.script import ScriptedReply
@@ -135,36 +129,6 @@ def test_bodies_that_are_too_large_are_refused(live: Live) -> None:
     assert ask(attempt_session).status_code == 200
 
 
-@pytest.mark.full
-def test_the_limit_of_files_is_raised_as_far_as_it_may_be() -> None:
-    code = (
-        "import resource as r\n"
-        "r.setrlimit(r.RLIMIT_NOFILE, (128, 1024))\n"
-        "from tutelage.gateway import Gateway\n"
-        "Gateway().start()\n"
-        "print(r.getrlimit(r.RLIMIT_NOFILE))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.stdout == "(1024, 1024)\n", done.stderr
-
-
-async def test_closing_from_a_loop_and_from_the_gateways_own(live: Live) -> None:
-    gateway = live()
-    for here in (True, False):
-        puppet = Puppet()
-        attempt_session = gateway.open("r", f"a{here}", puppet)
-        waiting = asyncio.create_task(asyncio.to_thread(ask, attempt_session))
-        await asyncio.to_thread(wait, lambda puppet=puppet: puppet.started)
-        if here:
-            await attempt_session.aclose()
-        else:
-            await asyncio.wrap_future(gateway.submit(attempt_session.aclose()))
-        assert puppet.cancelled == 1
-        assert (await waiting).status_code == 410
-
-
 def test_closing_the_gateway_closes_its_doors_and_its_port() -> None:
     gateway = Gateway().start()
     puppet = Puppet()
@@ -191,14 +155,6 @@ def test_an_address_in_use_is_a_users_error(live: Live) -> None:
     Gateway().check_address()
     with pytest.raises(ConfigError, match="already started"):
         gateway.start()
-
-
-def test_a_gateway_can_be_started_again() -> None:
-    gateway = Gateway()
-    for _ in range(2):
-        with gateway:
-            attempt_session = gateway.open("r", "a", ScriptedClient(["ok"]))
-            assert ask(attempt_session).status_code == 200
 
 
 def test_health_and_head_need_no_key(live: Live) -> None:
@@ -232,43 +188,3 @@ def test_pages_of_allowed_origins_may_ask(live: Live, origins: tuple[str, ...], 
     answer = httpx2.post(url, json=BODY, headers=key)
     assert answer.status_code == 200
     assert answer.headers.get("access-control-allow-origin") == (origins[0] if origins else None)
-
-
-@pytest.fixture
-def by_hand() -> Generator[None]:
-    """Garbage is collected when a test says so."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
-async def test_a_client_that_is_dropped_takes_no_connection_with_it(
-    live: Live, by_hand: None
-) -> None:
-    gateway = live()
-    attempt_session = gateway.open("r", "a", ScriptedClient(["x"]))
-    make = partial(
-        openai.AsyncOpenAI, base_url=attempt_session.base_url, api_key=attempt_session.api_key
-    )
-
-    async def said(api: Any) -> str:
-        answer = await api.chat.completions.create(model="m", messages=ASK)
-        return answer.choices[0].message.content
-
-    second = make()
-    assert await said(make()) == "x"  # a client for one rollout, never closed, as agno makes them
-    collected, waits = threading.Event(), threading.Event()
-
-    async def collect_and_work() -> None:
-        gc.collect()  # closes the first connection, whose file number is free again
-        collected.set()
-        waits.wait(20)  # as during an engine's step; the second connection takes that number
-
-    work = gateway.submit(collect_and_work())
-    await asyncio.to_thread(collected.wait)
-    asked = asyncio.create_task(said(second))
-    await asyncio.sleep(0.3)
-    waits.set()
-    assert await asyncio.wait_for(asked, 20) == "x"
-    work.result()
-    await second.close()

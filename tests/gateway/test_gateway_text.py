@@ -73,21 +73,6 @@ def test_a_script_is_streamed_with_its_white_space(
     assert "".join(sent) + stream.finish(whole) == whole
 
 
-def test_plain_text_goes_out_at_once_and_doubtful_text_waits() -> None:
-    stream = TextStream(BYTES, ("END",))
-    assert stream.feed(b"Hello") == "Hello"
-    assert stream.feed(b" wor") == " wor"
-    assert stream.feed(b"ld <tool_") == "ld"
-    assert stream.feed(b"x") == " <tool_x"
-    assert stream.feed("é".encode()[:1]) == ""
-    assert stream.feed("é".encode()[1:]) == "é"
-    assert stream.feed(b" E") == ""
-    assert stream.feed(b"N") == ""
-    assert stream.feed(b"X") == " ENX"
-    assert stream.feed(b"<tool_call>{}") == ""
-    assert stream.feed(b"</tool_call>after") == ""
-
-
 def test_a_llama_reply_that_may_be_a_call_waits() -> None:
     class Llama(Stripping):
         call_format = "llama"

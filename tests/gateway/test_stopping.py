@@ -1,11 +1,10 @@
-"""What a stop of `serve` is to a client whose reply it cuts off, and on record; and what a
-request line may be."""
+"""What a stop of `serve` is to a client whose reply it cuts off, and on record."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,26 @@ import httpx2
 import pytest
 from tests.testing.upstream import remote_over
 
-from tutelage.gateway import Gateway, ScriptedClient
+from tutelage.gateway import Gateway
 from tutelage.gateway.call_log import CallLog
 from tutelage.gateway.session import AttemptSession
 
-from .test_call_log import Chunks, event
-from .test_reply_forms import BODIES
+from .conftest import ASK
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/chat/completions": {"messages": ASK},
+    "/responses": {"input": "hi"},
+    "/messages": {"messages": ASK, "max_tokens": 9},
+}
+
+
+class Begun(httpx2.AsyncByteStream):
+    """The beginning of a stream that goes on for ever."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        choice = {"index": 0, "delta": {"content": "It"}, "finish_reason": None}
+        yield b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+        await asyncio.Event().wait()
 
 
 async def cut_off(
@@ -28,9 +41,7 @@ async def cut_off(
     headers = {"content-type": "text/event-stream"}
 
     def answer(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(
-            200, headers=headers, stream=Chunks([event({"content": "It"})], True)
-        )
+        return httpx2.Response(200, headers=headers, stream=Begun())
 
     transport = httpx2.MockTransport(answer)
     remote = remote_over(transport, "http://up/v1", "k", "far")
@@ -68,16 +79,3 @@ async def test_a_call_that_runs_when_its_attempt_ends_is_told_so(tmp_path: Path)
     seen, line = await cut_off(tmp_path, "/chat/completions", AttemptSession.close)
     assert b"this attempt has ended" in seen
     assert (line["finish_reason"], line["error"]) == ("error", "the attempt has ended")
-
-
-@pytest.mark.parametrize("path", [*BODIES, "/messages/count_tokens", "/rewards"])
-def test_a_request_that_comes_while_it_stops_is_told_of_the_stop(
-    live: Callable[..., Gateway], path: str
-) -> None:
-    session = live().open("r", "a", ScriptedClient(["yes"]))
-    with httpx2.Client(headers={"authorization": f"Bearer {session.api_key}"}) as http:
-        assert http.get(session.base_url + "/models").status_code == 200
-        session.stop()
-        answer = http.post(session.base_url + path, json={"reward": 1.0})
-    assert answer.status_code == 500
-    assert "the server has stopped" in answer.text

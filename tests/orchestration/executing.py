@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,8 @@ from tutelage.orchestration.routing.contract import Choice, Router, RouteState, 
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
 from tutelage.store.values import load_json
+from tutelage.tracing import SpanRecord
+from tutelage.tracing.tree import SpanNode
 
 
 def stored_events(path: Path) -> list[Event]:
@@ -153,3 +155,10 @@ class RandomRouter:
     def choose(self, state: RouteState) -> Choice:
         workers = state.candidates
         return Choice(state.seeds.python().choice(workers) if workers else state.stop)
+
+
+def walk(tree: SpanNode, depth: int = 0) -> Iterator[tuple[int, SpanRecord]]:
+    """Yield the spans of a tree with their depth, each before its children."""
+    yield depth, tree.span
+    for child in tree.children:
+        yield from walk(child, depth + 1)

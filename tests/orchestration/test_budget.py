@@ -33,18 +33,6 @@ from tutelage.orchestration.routing.contract import cascade
 from tutelage.seeds import SeedTree
 
 
-def test_reservations_count_until_they_are_settled() -> None:
-    budget = Budget(1.0)
-    assert budget.reserve(0.7)
-    assert not budget.reserve(0.4)
-    assert budget.left == pytest.approx(0.3)
-    budget.settle(0.7, 0.2)
-    assert budget.left == pytest.approx(0.8)
-    assert budget.reserve(0.8)
-    budget.settle(0.8, 0.8)
-    assert (budget.spent, budget.reserved, budget.open) == (1.0, 0.0, 0)
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     limit=st.floats(0.6, 6.0),

@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 from executing import ScriptedPool, failed, plan_of, right, wrong
+from tutelage.orchestration.data.episodes import collect_episodes
 
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration import Node, Plan
 from tutelage.orchestration.data.collect import collect
-from tutelage.orchestration.data.episodes import collect_episodes
 from tutelage.orchestration.data.outcomes import read_outcomes
 from tutelage.orchestration.data.prepare import prepare
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import Workflow, read_workflows
-from tutelage.orchestration.execution.executor import ExecutorSettings
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.stored import ExecutionLogger
 from tutelage.orchestration.execution.system import OrchestrationSystem
@@ -42,9 +41,9 @@ def test_a_collection_of_synthetic_instructions_reads_back_as_workflows(tmp_path
         )
         logger = ExecutionLogger(folder, workers=pool.workers, clock=lambda: 0.0)
         told = run_virtual(collect(system, [w.plan for w in workflows], logger))
-        assert told.rollouts == 80
-        assert (told.success or 0.0) > 0.5
-        assert told.mean_latency > 0
+        assert told["executions"] == 80
+        assert told["succeeded"] > 40
+        assert told["mean_latency"] > 0
         return logger.path.read_bytes()
 
     first = run(tmp_path / "one")
@@ -69,28 +68,15 @@ def served(kind: str, every: int, tmp_path: Path) -> tuple[Any, list[dict[str, A
     return told, [json.loads(line) for line in logger.path.read_text().splitlines()]
 
 
-def test_a_subtask_that_ran_out_of_time_is_counted_as_that(tmp_path: Path) -> None:
-    pool = ScriptedPool((Worker("a", latency=Latency(1.0)),), right(100.0))
-    settings = ExecutorSettings(node_timeout=2.0)
-    system = OrchestrationSystem(pool=pool, router=cascade(["a"]), settings=settings)
-    plan = Plan("Do it", (Node("t0"),))
-    told = run_virtual(collect(system, [plan], ExecutionLogger(tmp_path)))
-    assert told.failed == {"timeout": 1}
-
-
-def test_what_a_server_lost_is_no_failure_and_too_much_of_it_leaves_no_rate(
+def test_what_a_server_lost_is_counted_apart(
     tmp_path: Path,
 ) -> None:
     few, rows = served("network", 100, tmp_path / "few")
-    assert few.success == 1.0
-    assert (few.judged, few.lost, few.reason) == (198, {"network": 2}, "scripted")
+    assert (few["succeeded"], few["executions"], few["lost"]) == (198, 200, 2)
     reasons = [row["nodes"][0]["reason"] for row in rows if not row["success"]]
     assert reasons == ["no worker is left: network: scripted"] * 2
     many, rows = served("unavailable", 20, tmp_path / "many")
-    assert many.success is None
-    assert many.mean_reward is None
-    assert many.interval is None
-    assert (many.succeeded, many.judged, many.lost) == (190, 190, {"unavailable": 10})
+    assert (many["succeeded"], many["lost"]) == (190, 10)
 
 
 def test_a_plan_that_cannot_be_begun_is_counted_and_the_rest_is_collected() -> None:
@@ -98,9 +84,7 @@ def test_a_plan_that_cannot_be_begun_is_counted_and_the_rest_is_collected() -> N
     system = OrchestrationSystem(pool=pool, router=cascade(["a"]))
     good, bad = plan_of(()), plan_of((), (0,))
     told = run_virtual(collect(system, [bad, good, bad]))
-    assert (told.rollouts, told.executions, told.succeeded) == (3, 1, 1)
-    assert (told.judged, told.failed, told.lost) == (3, {"refused": 2}, {})
-    assert told.success == pytest.approx(1 / 3)
+    assert (told["executions"], told["succeeded"], told["refused"], told["lost"]) == (1, 1, 2, 0)
     with pytest.raises(ConfigError, match="node 1 needs a worker for 't1'"):
         run_virtual(collect(system, [bad, bad]))
 

@@ -15,7 +15,6 @@ from tutelage.orchestration import (
     ExecutionLogger,
     ExecutionResult,
     Node,
-    NoPlanError,
     OrchestrationSystem,
     Plan,
     PlannerModel,
@@ -26,10 +25,7 @@ from tutelage.orchestration import (
     is_valid_dag,
 )
 from tutelage.orchestration.data.workflows import workflow_of
-from tutelage.orchestration.execution.pools.tools import ToolPool
-from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
-from tutelage.orchestration.planner.model import PlanPrediction
-from tutelage.tools import tool
+from tutelage.orchestration.plan.catalog import Catalog
 
 SMALL = 8
 RESULT = {"success": True, "outputs": {"0": "a"}, "total_cost": 0.1, "total_latency_ms": 10.0}
@@ -73,25 +69,6 @@ def test_targets_are_numbers_or_names_of_what_the_planner_knows(planner: Planner
     assert torch.equal(names["total_loss"], numbers["total_loss"])
 
 
-def test_padded_arrays_are_scored_as_the_lists_they_stand_for(planner: PlannerModel) -> None:
-    def total(tools: Any, workers: Any) -> float:
-        found = loss_of(planner, 0.3, task_types=tools, model_selections=workers)
-        return float(found["total_loss"].detach())
-
-    end = len(planner.catalog)
-    wanted = total([[0, 1], [1]], [[0, 1], [1]])
-    padded = np.array([[0, 1], [1, -1]])
-    rows = [np.array([0, 1]), np.array([1])]
-    for tools, workers in (
-        (torch.tensor(padded), torch.tensor(padded)),
-        (torch.tensor([[0, 1, end], [1, end, -100]]), torch.tensor([[0, 1, -1], [1, -1, -1]])),
-        (rows, [torch.tensor(row) for row in rows]),
-    ):
-        assert total(tools, workers) == wanted
-    with pytest.raises(DataError, match="'task_types' has -1, which is not one of"):
-        total(torch.tensor([[0, -1, 1], [1, 1, 1]]), padded)
-
-
 def test_a_planner_without_arguments_knows_the_built_in_tools(planner: PlannerModel) -> None:
     assert "summarize_text" in planner.catalog.names
     assert planner.vocabulary.workers[0] == "gpt-4"
@@ -108,56 +85,6 @@ def test_the_reward_of_what_was_executed_needs_nothing_else() -> None:
     assert compute_reward(RESULT) == pytest.approx(10 - 0.01 - 0.1 + 0.1)
     with pytest.raises(ConfigError, match="preset='seed'"):
         compute_reward(ExecutionResult(True), "normalized")
-
-
-def test_a_system_without_a_planner_asks_the_shipped_one() -> None:
-    system = OrchestrationSystem()
-    done = system.execute("Summarise the article and translate it to French")
-    assert [node.tool for node in done.plan.nodes] == ["summarize_text", "translate_text"]
-    other = OrchestrationSystem(catalog=Catalog((CatalogTool("summarise"),)))
-    with pytest.raises(NoPlanError, match=r"supports only the built-in tools.*train planner"):
-        other.execute("Summarise it")
-
-
-@tool
-def summarise(text: str) -> str:
-    """Summarise a text."""
-    return text
-
-
-def test_a_system_of_tools_needs_a_language_model_or_a_plan() -> None:
-    pool = ToolPool({"summarise": summarise})
-    for catalog in (None, Catalog((CatalogTool("summarise"),))):
-        system = OrchestrationSystem(pool=pool, catalog=catalog)
-        with pytest.raises(ConfigError, match="custom tools need a language model as planner"):
-            system.execute("Summarise it")
-    plan = Plan("x", (Node("summarise", {"text": "it"}),))
-    assert OrchestrationSystem(pool=pool).execute("x", plan=plan).answers == {0: "it"}
-
-
-class Unsure:
-    """A trained planner of which only the confidence counts here."""
-
-    confidence = object()
-
-    def plan(self, instruction: str, min_confidence: float | None = None) -> Plan:
-        plan = Plan(instruction, (Node("summarize_text"), Node("summarize_text", after=(0,))))
-        return PlanPrediction(plan, None, True, 0.1, 0.4).sure(min_confidence)
-
-
-def test_a_planner_that_is_unsure_declines_as_the_command_does() -> None:
-    told = (
-        r"not sure enough to plan: the confidence of the best guess \(summarize_text\) is 10 %, "
-        r"below the threshold of 40 %; set --min-confidence \(min_confidence in Python\) to 0"
-    )
-    with pytest.raises(NoPlanError, match=told) as declined:
-        OrchestrationSystem(Unsure()).execute("Buy bread")
-    assert declined.value.calls == ()
-    with pytest.raises(NoPlanError, match="threshold of 50 %"):
-        OrchestrationSystem(Unsure(), min_confidence=0.5).execute("Buy bread")
-    assert OrchestrationSystem(Unsure(), min_confidence=0).execute("Buy bread").plan.nodes
-    plan = PlanPrediction(Plan("x", (Node("a"),)), None, True)
-    assert plan.sure(1.0) is plan.plan, "it cannot tell"
 
 
 def test_a_log_takes_dicts(tmp_path: Path) -> None:

@@ -63,22 +63,10 @@ def test_a_log_line_names_its_workers_and_keeps_the_documents_signs() -> None:
     assert made.rewards == {"success": 1.0, "cost": -0.045, "latency": -1.2}
 
 
-def test_json_and_jsonl_are_read_alike(tmp_path: Path) -> None:
-    rows = [DOCUMENT, DOCUMENT]
-    lines = tmp_path / "rows.jsonl"
-    lines.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n", encoding="utf-8")
-    found = [read_workflows(path, CATALOG) for path in (write(tmp_path, rows), lines)]
-    assert found[0] == found[1]
-    assert len(found[0]) == 2
-
-
 def test_parents_come_before_children_whatever_the_order_of_the_row() -> None:
     row = {"instruction": "x", "targets": {"task_types": ["b", "a"], "dependencies": [[1], []]}}
     made = workflow_of(row)
     assert (made.tools, made.plan.edges) == (("a", "b"), ((0, 1),))
-
-
-ONE = {"task_types": [0], "dependencies": [[]]}
 
 
 @pytest.mark.parametrize(

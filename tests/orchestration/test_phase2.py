@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from routing_world import SMALL, table, topical_outcomes
+from routing_world import SMALL, table
 from tests.marks import long
 
 from tutelage.errors import ConfigError
@@ -23,7 +22,6 @@ from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.worker_files import classic, read_workers
 from tutelage.orchestration.execution.workers import Worker
 from tutelage.orchestration.planner.settings import read_settings
-from tutelage.orchestration.routing import policy
 from tutelage.orchestration.routing.phase2 import (
     BEST,
     LAST,
@@ -32,24 +30,9 @@ from tutelage.orchestration.routing.phase2 import (
     read_checkpoint,
     train_phase2,
 )
-from tutelage.orchestration.routing.policy import (
-    GREEDY,
-    LOOKAHEAD,
-    POLICY,
-    ModelSelector,
-    baselines,
-    policy_chooser,
-)
+from tutelage.orchestration.routing.policy import LOOKAHEAD, POLICY
 from tutelage.orchestration.routing.router import load_router
 from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
-from tutelage.orchestration.routing.simulator import (
-    QueryTable,
-    Scenario,
-    WorkflowBatch,
-    plain_utility,
-    run_chooser,
-)
-from tutelage.seeds import SeedTree
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +67,7 @@ def test_the_evaluation_has_every_router(
     found = json.loads(json.dumps(result.evaluation.to_json(), allow_nan=False))
     names = [row["name"] for row in found["rows"]]
     plain = ("cheapest", "most accurate")
-    assert set(names) == {*plain, GREEDY, LOOKAHEAD, POLICY}
+    assert set(names) == {*plain, LOOKAHEAD, POLICY}
     assert set(found["differences"]) == set(names) - {POLICY}
     for row in found["rows"]:
         assert row["workflows"] == SMALL.test_workflows
@@ -109,33 +92,6 @@ def test_the_workers_next_to_a_router_are_those_it_was_trained_on(
     assert set(own[0].skills) == {"*", *made.types}
     with pytest.raises(ConfigError, match=r"not trained on gpt-4.*only on sim-120b.*workers\.json"):
         router_of(classic())
-
-
-@pytest.mark.full
-def test_what_is_shipped_knows_all_rows_and_none_of_the_held_out_ones(tmp_path: Path) -> None:
-    made = table()
-    held, rest = made.take(range(60)), made.take(range(60, len(made)))
-    result = train_phase2(tmp_path, table=rest, test_outcomes=held, settings=SMALL)
-    known = load_router(result.checkpoint).predictor
-    assert len(known.types) == len(rest)
-    assert len(result.world.train.table) == round(0.8 * len(rest))
-    own = train_phase2(tmp_path / "own", table=rest, settings=SMALL, evaluate=False)
-    assert len(load_router(own.checkpoint).predictor.types) == len(rest)
-
-
-def test_queries_that_stand_in_both_files_are_named(tmp_path: Path) -> None:
-    made = table()
-    rest = made.take(range(60, len(made)))
-    leaky = made.take([3, 70, 4, 71])
-    settings = Phase2Settings(val_workflows=64)
-    with pytest.warns(UserWarning, match="2 of 4 test queries.*sim-70, sim-71"):
-        result = train_phase2(
-            tmp_path, table=rest, test_outcomes=leaky, settings=settings, evaluate=False
-        )
-    assert result.world.leaks == ["sim-70", "sim-71"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        train_phase2(tmp_path, table=rest, settings=settings, evaluate=False)
 
 
 def test_no_key_of_ppo_means_the_lookahead(tmp_path: Path) -> None:
@@ -193,37 +149,6 @@ def test_a_killed_run_goes_on_bit_for_bit(
                 assert torch.equal(mine["optimizer_state_dict"]["state"][number][key], value)
 
 
-@pytest.mark.full
-def test_ppo_learns_what_a_greedy_router_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the plain utility of single nodes, which is what greedy routers go by."""
-    monkeypatch.setattr(policy, "look_ahead", plain_utility)
-    made = topical_outcomes(960, SeedTree(0).child("phase2"))
-    scenario = Scenario(nodes=(4, 6), deadlines=0.0)
-    settings = Phase2Settings(
-        num_episodes=96, workflows_per_episode=64, episodes_per_update=8, learning_rate=1e-4,
-        validate_every=4, val_workflows=600,
-    )  # fmt: skip
-    result = train_phase2(
-        tmp_path, table=made, settings=settings, scenario=scenario, evaluate=False
-    )
-    world = result.world
-    query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
-    flows = WorkflowBatch.draw(query_table, 1500, SeedTree(3))
-    rules = baselines(world.train.table, world.terms)
-    greedy = run_chooser(query_table, flows, world.terms, rules[GREEDY]).reward_B
-    learned = run_chooser(
-        query_table, flows, world.terms, policy_chooser(result.model, world.terms)
-    ).reward_B
-    before = run_chooser(
-        query_table, flows, world.terms, policy_chooser(ModelSelector(), world.terms)
-    ).reward_B
-    assert before == pytest.approx(greedy)  # training starts as the greedy router
-    gap = learned - greedy
-    assert gap.mean() > 4 * gap.std() / len(gap) ** 0.5
-
-
 def read(keys: Mapping[str, object]) -> Phase2Settings:
     """Settings from the keys under `training.phase2_rl`."""
     given = {f"training.phase2_rl.{key}": value for key, value in keys.items()}
@@ -253,9 +178,3 @@ def test_settings_take_numbers_written_as_text_and_refuse_the_rest() -> None:
     ):
         with pytest.raises(ConfigError, match=told):
             read(bad)
-
-
-def test_a_reward_that_wants_something_else_warns(tmp_path: Path) -> None:
-    few = SMALL.model_copy(update={"num_episodes": 1, "normalize": False})
-    with pytest.warns(UserWarning, match=r"doing nothing \(0\); set normalize: true"):
-        train_phase2(tmp_path, table=table(), settings=few, evaluate=False)

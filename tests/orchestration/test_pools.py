@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from statistics import fmean
 from typing import Any
 
 import pytest
-from tests.loopback import listening
+from tests.loopback import replying
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.execution.pools.openai import OpenAIPool
@@ -81,26 +79,9 @@ def server(reply: Reply) -> Generator[str]:
     It gives (status, JSON or text), with headers as a third member, or sleeps by itself.
     """
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            length = int(self.headers["content-length"])
-            body = json.loads(self.rfile.read(length))
-            body["authorization"] = self.headers.get("authorization")
-            status, data, *rest = reply(body)
-            text = (data if isinstance(data, str) else json.dumps(data)).encode()
-            self.send_response(status)
-            for name, value in {**(rest[0] if rest else {})}.items():
-                self.send_header(name, value)
-            self.send_header("content-length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    with listening(Handler) as url:
+    with replying(
+        lambda asked, body: reply(body | {"authorization": asked.headers["authorization"]})
+    ) as url:
         yield f"{url}/v1"
 
 
@@ -154,7 +135,7 @@ def test_the_cost_is_what_the_server_says_was_used() -> None:
     ("answered", "kind", "paid"),
     [
         ((429, {"error": {"message": "slow down"}}, {"retry-after": "3"}), "rate_limited", "no"),
-        ((503, "busy"), "unavailable", "no"),
+        ((503, b"busy"), "unavailable", "no"),
         ((401, {"error": {"message": "no key"}}), "unauthorized", "no"),
         ((400, {"error": {"message": "bad"}}), "refused", "no"),
         ((200, completion("cut", "length")), "truncated", "usage"),

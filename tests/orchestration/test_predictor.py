@@ -12,12 +12,7 @@ import pytest
 from routing_world import TYPES, topical_outcomes
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.neighbours import NearestTexts, hashed
-from tutelage.orchestration.data.outcomes import (
-    OutcomeTable,
-    read_outcomes,
-    simulate_outcomes,
-)
+from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes, simulate_outcomes
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.routing.predictor import OutcomePredictor
 from tutelage.seeds import SeedTree
@@ -36,19 +31,6 @@ def halves() -> tuple[OutcomeTable, OutcomeTable]:
 @pytest.fixture(scope="module")
 def fitted(halves: tuple[OutcomeTable, OutcomeTable]) -> OutcomePredictor:
     return OutcomePredictor.fit(halves[0], SeedTree(0))[0]
-
-
-def test_the_nearest_text_is_the_same_text_unless_it_is_ones_own() -> None:
-    texts = ["sort a list in python", "translate this to french", "sort the list in python now"]
-    index = NearestTexts.of(texts)
-    places, cosines = index.nearest([hashed(texts[0])], 2)
-    assert places[0, 0] == 0
-    assert cosines[0, 0] == pytest.approx(1.0, abs=1e-5)
-    own, _ = index.nearest([hashed(texts[0])], 2, own=np.array([0]))
-    assert own[0].tolist() == [2, 1]
-    empty, cosines = index.nearest([hashed("")], 1)
-    assert empty.shape == (1, 1)
-    assert np.isfinite(cosines).all()
 
 
 def test_predictions_beat_the_means_out_of_fold(
@@ -95,17 +77,6 @@ def test_a_failure_lowers_the_chances_of_those_that_fail_together(
     wrong = ~test.right_QW[:, 3]
     right = test.right_QW[wrong].astype(float)
     assert log_loss(after[wrong], right) < log_loss(before[wrong], right)
-
-
-def test_costs_and_seconds_are_near_what_they_come_to(
-    halves: tuple[OutcomeTable, OutcomeTable], fitted: OutcomePredictor
-) -> None:
-    test = halves[1]
-    costs, seconds = fitted.expected(
-        fitted.support(test.instructions, test.types), test.tokens_in_Q
-    )
-    assert costs.mean(axis=0) == pytest.approx(test.costs_QW.mean(axis=0), rel=0.1)
-    assert seconds.mean(axis=0) == pytest.approx(test.seconds_QW.mean(axis=0), rel=0.15)
 
 
 # ------------------------------------------------------------ tables of outcomes

@@ -1,4 +1,4 @@
-"""Routers: the trained one in the executor, the simple ones, the simulator, policy and loss."""
+"""Routers: the trained one in the executor, the simulator, policy and loss."""
 
 from __future__ import annotations
 
@@ -7,34 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from executing import plan_of
 from routing_world import RecordedVerifier, ReplayPool, as_plan, as_settings, result_of, world
 from tests.marks import long
 
 from tutelage.algorithms.rl.advantages.whiten import whiten
 from tutelage.errors import ConfigError
-from tutelage.orchestration.evaluation.rewards import (
-    References,
-    RewardWeights,
-    compute_reward,
-)
+from tutelage.orchestration.evaluation.rewards import References, RewardWeights, compute_reward
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
-from tutelage.orchestration.execution.workers import (
-    Latency,
-    Subtask,
-    Worker,
-    WorkerEstimate,
-)
-from tutelage.orchestration.routing.contract import (
-    RouteState,
-    cascade,
-    cheapest,
-    most_accurate,
-)
 from tutelage.orchestration.routing.policy import (
     SCALE,
     DecisionFeatures,
@@ -167,46 +150,6 @@ def test_a_step_carries_what_the_loss_takes() -> None:
     loss["total_loss"].backward()
 
 
-# ------------------------------------------------------------ the simple routers
-
-
-WORKERS = (
-    Worker("dear", price_out=9.0, latency=Latency(0.5), skills={"*": 0.95}),
-    Worker("cheap", price_out=1.0, latency=Latency(2.0), skills={"*": 0.6}),
-    Worker("quick", price_out=3.0, latency=Latency(0.1), skills={"*": 0.7}),
-)
-
-
-def state(*closed: int, tries: tuple[int, ...] = (), accept: bool = False) -> RouteState:
-    return RouteState(
-        plan=plan_of(()),
-        work=Subtask(0, "t0", "text"),
-        workers=WORKERS,
-        mask=(*(i not in closed for i in range(3)), accept, True),
-        estimates=tuple(
-            WorkerEstimate(w.price_out, w.latency.seconds, w.price_out) for w in WORKERS
-        ),
-        tries=tries,
-    )
-
-
-FAILED = (1,)
-
-
-def test_each_takes_its_best_and_then_the_next() -> None:
-    assert cheapest().choose(state()).action == 1
-    assert cheapest().choose(state(1, tries=FAILED)).action == 2
-    assert most_accurate().choose(state()).action == 0
-    assert most_accurate().choose(state(0)).action == 2
-
-
-def test_a_cascade_asks_in_its_order_and_nobody_else() -> None:
-    router = cascade(["quick", "dear"])
-    assert router.choose(state()).action == 2
-    assert router.choose(state(2, tries=FAILED)).action == 0
-    assert router.choose(state(0, 2)).action == state().stop
-
-
 # ------------------------------------------------------------ simulator, policy and loss
 
 
@@ -257,18 +200,6 @@ def test_rewards_of_decisions_add_up_to_the_reward_of_the_result(preset: str) ->
             references=References(flows.cost_ref_B[b], flows.latency_ref_B[b]),
         )
         assert simulator.reward_B[b] == pytest.approx(wanted)
-
-
-def test_budgets_and_tries_and_deadlines_hold() -> None:
-    scenario = Scenario(budgets=1.0, deadlines=1.0, deadline_range=(0.5, 1.5))
-    here, flows = world(scenario), flows_of(200, scenario)
-    outcome = run_chooser(here.val, flows, here.terms, rules(2)["random"])
-    assert (outcome.cost_B <= flows.budget_B + 1e-12).all()
-    assert (outcome.now_B <= flows.deadline_B + 1e-9).all()
-    late_B = outcome.now_B == flows.deadline_B
-    assert late_B.any()
-    assert not (late_B & outcome.success_B).any()
-    assert (outcome.steps_B <= outcome.size_B * (scenario.max_tries + 1)).all()
 
 
 # ------------------------------------------------------------------ the policy

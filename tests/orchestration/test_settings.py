@@ -55,10 +55,10 @@ def test_the_documents_file_is_read_with_its_numbers_that_yaml_takes_for_text(
 
 
 def test_overrides_win_and_may_be_short(tmp_path: Path) -> None:
-    typed = parse_overrides(["lambda_dag=0.1", "dag_loss=seed"])
+    typed = parse_overrides(["lambda_dag=0.1"])
     given = {override.spelling: override.value for override in typed}
     found = read_settings(write(tmp_path, DOCUMENT), given).phase1_supervised
-    assert (found.lambda_dag, found.dag_loss, found.batch_size) == (0.1, "seed", 32)
+    assert (found.lambda_dag, found.batch_size) == (0.1, 32)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,8 @@ def test_overrides_win_and_may_be_short(tmp_path: Path) -> None:
     [
         ("training: {phase1_supervised: {learning_rte: 1}}", "learning_rate"),
         ("training: {phase1_supervised: {batch_size: thirty}}", "batch_size='thirty'"),
-        ("training: {phase1_supervised: {dag_loss: acyclic}}", "dag_loss='acyclic'"),
+        ("training: {phase1_supervised: {num_epochs: 0}}", "num_epochs=0"),
+        ("training: {phase2_rl: {gamma: lots}}", "gamma"),
         ("a: [", "invalid YAML"),
     ],
 )
@@ -104,4 +105,4 @@ def test_test_queries_that_stand_in_the_training_file_are_named(tmp_path: Path) 
     )
     assert found.leaks == ("seen", "row 2")
     assert found.facts["overlap"].startswith("2 of 3 test tasks are also training tasks")
-    assert found.facts["overlap"].endswith("; pass other test tasks with --test FILE")
+    assert found.facts["overlap"].endswith("(in Python test_dataset=)")

@@ -17,6 +17,7 @@ from executing import (
     plan_of,
     right,
     stored_events,
+    walk,
     workers,
     wrong,
 )
@@ -162,7 +163,7 @@ def test_each_execution_is_a_rollout_with_its_calls_and_its_trace(store: Store) 
     spans = store.spans("run", rollout.id)
     assert not any(span.attributes[names.OPERATION] == names.CHAT for span in spans)
     (tree,) = rollout_trees(rollout, spans)
-    told = [(depth, span.name) for depth, span in tree.walk()]
+    told = [(depth, span.name) for depth, span in walk(tree)]
     assert told == [
         (0, "invoke_workflow rollout"),
         (1, "invoke_workflow Do it"),
@@ -180,7 +181,7 @@ def test_each_execution_is_a_rollout_with_its_calls_and_its_trace(store: Store) 
     top = next(span for span in spans if span.name.startswith("invoke_workflow"))
     assert top.attributes[names.COST] == 1.0
     assert top.attributes[names.MOCK] is True
-    whole = [span for _, span in tree.walk()]
+    whole = [span for _, span in walk(tree)]
     failed = [span for span in whole if span.status == "error"]
     assert [span.attributes[names.VERDICT] for span in failed] == ["failed"]
     costs = [span.attributes[names.COST] for span in whole if span.name.startswith("chat")]

@@ -147,26 +147,22 @@ def test_known_reads_the_truth_and_refuses_to_guess() -> None:
         check(verifier_of("known"), "x")
 
 
-def test_present_passes_anything_and_says_that_it_checked_nothing() -> None:
-    verdict = check(verifier_of("present"), "anything")
-    assert verdict.passed
-    assert not verdict.checked
-    assert not check(verifier_of("present"), "  \n").passed
-
-
-def test_exact_forgives_white_space_and_case_only() -> None:
-    assert check(verifier_of("exact", expected="New York"), " new\n york ").passed
-    assert not check(verifier_of("exact", expected="42"), "42.0").passed
-    assert check(verifier_of("exact", expected=7), "7").passed
-    with pytest.raises(ConfigError, match="has no 'expected'"):
-        verifier_of("exact")
-
-
-def test_regex() -> None:
-    assert check(verifier_of("regex", pattern=r"\d+ EUR"), "about 12 EUR in all").passed
-    assert not check(verifier_of("regex", pattern=r"^\d+$"), "12 EUR").passed
-    with pytest.raises(ConfigError, match="invalid regular expression"):
-        verifier_of("regex", pattern="(")
+@pytest.mark.parametrize(
+    ("kind", "fields", "output", "passes"),
+    [
+        ("present", {}, "anything", True),
+        ("present", {}, "  \n", False),
+        ("exact", {"expected": "New York"}, " new\n york ", True),
+        ("exact", {"expected": "42"}, "42.0", False),
+        ("exact", {"expected": 7}, "7", True),
+        ("regex", {"pattern": r"\d+ EUR"}, "about 12 EUR in all", True),
+        ("regex", {"pattern": r"^\d+$"}, "12 EUR", False),
+    ],
+)
+def test_what_passes(kind: str, fields: dict[str, Any], output: str, passes: bool) -> None:
+    verdict = check(verifier_of(kind, **fields), output)
+    assert verdict.passed is passes
+    assert verdict.checked is (kind != "present") or not passes
 
 
 _ENDLESS = r"^(a+)+$"
@@ -218,6 +214,8 @@ def test_a_type_then_its_kind_then_the_default() -> None:
     ("given", "words"),
     [
         ({"kind": "regexp"}, "unknown kind 'regexp'"),
+        ({"kind": "exact"}, "has no 'expected'"),
+        ({"kind": "regex", "pattern": "("}, "invalid regular expression"),
         ({"kind": "judge"}, r"a verifier \('judge'\) has no 'base_url'"),
         ({"kind": "regex", "pattern": "a", "patern": 1}, "unknown field 'patern'; remove it"),
         ({"kind": "regex", "pattern": 3}, "'pattern' is 3; give a text"),

@@ -15,7 +15,6 @@ from tutelage.errors import ConfigError, ModelError
 from tutelage.policy import machine
 from tutelage.policy.model import load_policy
 from tutelage.testing import tiny_policy
-from tutelage.weights import process_group
 
 SMALL, LARGE = 600_000, 500_000_000
 
@@ -41,7 +40,7 @@ def test_cores_alone_change_no_bit_of_a_large_model(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     settings = config("trainer.device=cpu")
     for count in (1, 2, 8):
-        monkeypatch.setattr("tutelage.policy.machine._cores", lambda count=count: count)
+        monkeypatch.setattr("tutelage.policy.machine._count_cores", lambda count=count: count)
         choice = machine.choose_compute(settings, LARGE)
         assert (choice.operation_threads, choice.shards) == (1, 2)
         assert machine.compute_conditions(choice)["shards"] == 2
@@ -67,7 +66,7 @@ def test_a_model_that_does_not_fit_on_a_gpu_is_refused_with_the_way_out(
 def test_the_environments_threads_are_honoured_where_no_key_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tutelage.policy.machine._cores", lambda: 8)
+    monkeypatch.setattr("tutelage.policy.machine._count_cores", lambda: 8)
     for said, count, by, of_large in (
         ("3", 3, "OMP_NUM_THREADS", 3),
         ("many", 8, "the cores here", 1),
@@ -85,7 +84,7 @@ def test_the_environments_threads_are_honoured_where_no_key_is_set(
 
 def test_work_in_parallel_ends_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, with one thread for an operation; an error leaves nothing running behind it."""
-    monkeypatch.setattr("tutelage.policy.machine._cores", lambda: 4)
+    monkeypatch.setattr("tutelage.policy.machine._count_cores", lambda: 4)
     before, running = torch.get_num_threads(), threading.Barrier(3)
 
     def work(item: int) -> tuple[int, int, int]:
@@ -112,32 +111,6 @@ def test_a_given_format_is_used_everywhere() -> None:
     assert choice.numerics.dtype == choice.cold_start.dtype == torch.bfloat16
     assert not choice.numerics.exact
     assert "model.dtype=bfloat16" in choice.reason
-
-
-def test_no_gpu_is_put_on_reduced_precision_by_an_amd_host(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """While gradients are computed on a host whose CPU products go through oneDNN: only oneDNN may
-    be told of reduced precision."""
-    for name in ("_medium_is_float32", "_reduced_is_float32"):
-        monkeypatch.setattr(process_group, name, lambda: True, raising=False)
-    seen: list[tuple[str, str, bool]] = []
-
-    def loss(_: int) -> tuple[torch.Tensor, None]:
-        seen.append(precisions())
-        return (weight * 2).sum(), None
-
-    def precisions() -> tuple[str, str, bool]:
-        backends: Any = torch.backends
-        matmul = backends.cuda.matmul
-        return backends.mkldnn.matmul.fp32_precision, matmul.fp32_precision, matmul.allow_tf32
-
-    weight = torch.ones(3, requires_grad=True)
-    before = precisions()
-    process_group.accumulate([weight], [0], loss)
-    assert seen == [("bf16", *before[1:])]
-    assert precisions() == before
-    assert before[2] is False
 
 
 @pytest.fixture
@@ -197,35 +170,3 @@ def test_a_gpu_repeats_where_torch_can_and_says_what_it_is(
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     machine.apply_settings(on_gpu, large=False)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8", "who sets it knows why"
-
-
-def test_conditions_hold_what_repetition_depends_on_and_not_the_gradient_threads() -> None:
-    one, two = (
-        machine.compute_conditions(machine.choose_compute(config(f"trainer.threads={n}"), SMALL))
-        for n in (1, 2)
-    )
-    assert one == two
-    assert {"torch", "cpu_capability", "matmul", "dtype", "device", "operation_threads"} <= {*one}
-
-
-@pytest.mark.parametrize(
-    ("cuda", "mps", "devices", "told"),
-    [
-        (True, False, 2, "torch sees a GPU"),
-        (False, True, 0, "Apple's GPU (mps) is not supported"),
-        (False, False, 0, "no GPU"),
-    ],
-)
-def test_what_torch_sees_decides_the_device(
-    monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, devices: int, told: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    choice = machine.choose_compute(config(), SMALL)
-    assert choice.device.type == ("cuda" if devices else "cpu")
-    assert told in choice.reason
-    remark = machine.this_platform().remark
-    assert remark in {name: found for name, found, _ in machine.describe_machine()}["device"]

@@ -352,15 +352,6 @@ def test_whatever_is_sampled_is_read_and_every_byte_is_accounted_for(text: str) 
     assert [c.id for c in parsed.message.tool_calls] == [f"call_{i}" for i in range(len(calls))]
 
 
-@given(st.binary(max_size=30))
-@settings(max_examples=50, deadline=None)
-def test_any_token_ids_at_all_can_be_read(noise: bytes) -> None:
-    codec = CODECS["embedded"]
-    parsed = codec.parse(list(noise), new_id)
-    assert parsed.message.role == "assistant"
-    assert codec.parse([], new_id).message == Message("assistant")
-
-
 # ------------------------------------------------------------ the embedded tokenizer
 
 
@@ -488,15 +479,3 @@ def test_what_a_template_cannot_do_is_refused(
     assert "think" not in QWEN25
     with pytest.raises(ModelError, match=reason):
         codec_of(name).choose_thinking(choice, limit)
-
-
-def test_a_thought_is_closed_as_the_template_writes_it() -> None:
-    assert codec_of("qwen3").thoughts.close == "\n</think>\n\n"
-    tokenizer: Any = make_codec("embedded").tokenizer
-    spoken = TOLD_TURNS.replace("SPOKEN", "m.content").replace("<think>", "[THINK]")
-    tokenizer.chat_template = spoken + "{# [/THINK] #}"
-    thoughts = Codec(tokenizer).thoughts
-    assert (thoughts.opening, thoughts.closing) == ("[THINK]", "[/THINK]")
-    assert thoughts.unclosed("...<|im_start|>assistant\n[THINK]\n", "hm")
-    assert not thoughts.unclosed("...<|im_start|>assistant\n[THINK]\n", "hm[/THINK]")
-    assert not thoughts.unclosed("...<|im_start|>assistant\n", "hm")

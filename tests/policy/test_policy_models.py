@@ -15,18 +15,9 @@ from tests.marks import long
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from tutelage.config.schema import LoraConfig
-from tutelage.engine.factory import make_engine
 from tutelage.errors import ModelError
 from tutelage.policy.hf_model import HFNetwork
-from tutelage.policy.lora import with_lora
-from tutelage.policy.model import (
-    Policy,
-    _make_network,  # pyright: ignore[reportPrivateUsage]
-    build_policy,
-    load_codec,
-    load_policy,
-)
+from tutelage.policy.model import Policy, build_policy, load_codec, load_policy
 from tutelage.policy.network import FusedNetwork
 from tutelage.policy.row import Row
 from tutelage.policy.weights import DecoderShape, DecoderWeights
@@ -208,19 +199,6 @@ def test_a_saved_config_names_the_class_that_generates(
     assert written == [type(AutoModelForCausalLM.from_pretrained(tmp_path / "policy")).__name__]
 
 
-@pytest.mark.parametrize("layout", ["qwen2", "llama", "gpt2"])
-def test_tensors_come_one_by_one_under_the_names_that_are_saved(layout: str, tiny: Any) -> None:
-    """What a server is sent: the policy's own tensors, as they are after an update."""
-    policy: Policy = tiny(layout)
-    saved = policy.network.state()
-    pairs = list(policy.hf_tensors())
-    assert [name for name, _ in pairs] == list(saved)
-    assert all(torch.equal(tensor, saved[name]) for name, tensor in pairs)
-    assert not any(tensor.requires_grad for _, tensor in pairs)
-    own = {t.untyped_storage().data_ptr() for _, t in policy.named()}
-    assert {t.untyped_storage().data_ptr() for _, t in pairs} <= own
-
-
 def test_saving_refuses_a_folder_that_holds_anything(tmp_path: Path, tiny: Any) -> None:
     """A model of the user's and notes about it, in a folder named as the output."""
     mine = tmp_path / "mine"
@@ -335,18 +313,6 @@ def test_the_bits_are_those_that_transformers_loads(
     assert mine.rope_scale == wanted.rope_scale
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
-def test_the_model_that_is_compared_is_no_second_copy(
-    fresh: Fresh, kind: str, tmp_path: Path
-) -> None:
-    folder = saved_as(fresh(kind), tmp_path / "model")
-    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    network: Any = _make_network(model)
-    assert isinstance(network, FusedNetwork)
-    ours = {t.untyped_storage().data_ptr() for t in network.parameters()}
-    assert {t.untyped_storage().data_ptr() for t in model.parameters()} <= ours
-
-
 def test_files_in_parts_are_read_by_their_index(fresh: Fresh, tmp_path: Path) -> None:
     policy = fresh("llama")
     folder = saved_as(policy, tmp_path / "model")
@@ -363,22 +329,6 @@ def test_files_in_parts_are_read_by_their_index(fresh: Fresh, tmp_path: Path) ->
     assert all(
         torch.equal(a, b) for a, b in zip(loaded.parameters(), policy.parameters(), strict=True)
     )
-
-
-@pytest.mark.parametrize("fault", ["lacks", "shape", "cut"])
-def test_damaged_weights_are_refused(fresh: Fresh, fault: str, tmp_path: Path) -> None:
-    folder = saved_as(fresh("llama"), tmp_path / "model")
-    file = folder / "model.safetensors"
-    tensors: dict[str, Any] = load_file(file)
-    if fault == "lacks":
-        del tensors["model.layers.1.mlp.up_proj.weight"]
-    elif fault == "shape":
-        tensors["model.norm.weight"] = torch.ones(16)
-    save_file(tensors, file, {"format": "pt"})
-    if fault == "cut":
-        file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ModelError):
-        load_policy(str(folder))
 
 
 # ------------------------------------------------------------ an ordinary module
@@ -406,31 +356,3 @@ def test_its_parameters_are_the_tensors_that_are_trained(fresh: Fresh, name: str
     logp(policy).sum().backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in network.parameters())
     assert float(nn.utils.clip_grad_norm_(network.parameters(), 1.0)) > 1.0
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_its_state_goes_into_another_one_that_then_says_the_same(fresh: Fresh, name: str) -> None:
-    policy, other = fresh(name, 0), fresh(name, 1)
-    engine = make_engine(other, slots=1)
-    before = logp(other).detach()
-    state = policy.network.state_dict()
-    assert list(state) == [n for n, _ in policy.network.named_parameters()]
-    other.network.load_state_dict(state)
-    assert torch.equal(logp(other), logp(policy))
-    assert not torch.equal(logp(other), before)
-    # The engine computes with these very tensors, so it has them too.
-    weights = engine.engine._backend._weights  # pyright: ignore
-    assert all(
-        a.data_ptr() == b.data_ptr()
-        for a, b in zip(weights.parameters(), other.network.weights.parameters(), strict=True)
-    )
-
-
-@pytest.mark.parametrize("adapted", [False, True])
-def test_a_copy_computes_activations_again_as_it_does(fresh: Fresh, adapted: bool) -> None:
-    """What is sharded is a copy."""
-    policy = fresh("qwen2")
-    policy = with_lora(policy, LoraConfig(rank=4), seed=1) if adapted else policy
-    assert policy.network.copy().checkpoints_blocks is False
-    policy.network.recompute()
-    assert policy.network.copy().checkpoints_blocks is True

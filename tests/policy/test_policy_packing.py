@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from itertools import pairwise, takewhile
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from tests.marks import long
 
 from tutelage.policy import network
-from tutelage.policy.packing import MicroBatch, plan_for_two_threads, plan_micro_batches
+from tutelage.policy.packing import MicroBatch, plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.testing import tiny_policy
 
@@ -241,25 +240,6 @@ def test_micro_batches_hold_every_row_once_and_stay_within_the_limit(
     for mine in ([rows[i] for i in batch] for batch in batches):
         size = _computed(mine) if shared else sum(len(row.ids) for row in mine)
         assert len(mine) == 1 or size <= limit
-
-
-@given(rows=groups(), limit=st.integers(8, 80))
-@settings(max_examples=50, deadline=None)
-def test_two_threads_get_micro_batches_of_nearly_equal_size(rows: list[Row], limit: int) -> None:
-    batches = plan_for_two_threads(rows, limit)
-    one = plan_micro_batches(rows, 10**6, shared=True)[0]
-    assert [i for batch in batches for i in batch] == one, "in the same order"
-    ids, longest = [rows[i].ids for i in one], max(len(r.ids) for r in rows)
-    total = sum(map(len, ids)) - sum(_alike(a, b) for a, b in pairwise(ids))
-    wanted = 2 * -(-total // limit)
-    assert len(batches) <= wanted
-    for batch in batches:
-        assert _computed([rows[i] for i in batch]) <= total / wanted + 2 * longest
-
-
-def _alike(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    """How many leading tokens are equal."""
-    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))])
 
 
 def _computed(rows: list[Row]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.run import PromptSearch
-from tutelage.prompts.setup import SearchSetup, setup_from
+from tutelage.prompts.setup import SearchSetup, build_setup
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.progress import Progress
@@ -55,7 +55,7 @@ def configured(**keys: Any) -> PromptConfig:
 
 def set_up(env: Mapping[str, str], **keys: Any) -> SearchSetup:
     """The same, ready to run."""
-    return setup_from(configured(**keys), env)
+    return build_setup(configured(**keys), env)
 
 
 class Watched(Observer):

@@ -13,38 +13,6 @@ ROOT = Path(__file__).parents[2]
 RECORDS = sorted((ROOT / "benchmarks" / "prompt").glob("record*.json"))
 
 
-def cells(
-    gaps: dict[tuple[str, str, int], list[float]],
-) -> dict[tuple[str, int], dict[int, object]]:
-    """Rewards in which the first of a pair is ahead by these gaps."""
-    made: dict[tuple[str, int], dict[int, object]] = {}
-    for (ours, other, rollouts), ahead in gaps.items():
-        for seed, gap in enumerate(ahead):
-            base = 0.5 + 0.01 * (seed % 3)
-            made.setdefault((other, rollouts), {})[seed] = {"reward": base}
-            made.setdefault((ours, rollouts), {})[seed] = {"reward": base + gap}
-    return made
-
-
-def verdicts(gaps: dict[tuple[str, str, int], list[float]]) -> list[str]:
-    """The last column of the comparisons."""
-    return [line.split("|")[-2].strip() for line in compare.comparisons(cells(gaps))[2:]]
-
-
-def test_better_not_inferior_tie_and_worse_are_told_apart() -> None:
-    wide = [0.3 if i % 2 else -0.3 for i in range(30)]
-    assert verdicts({("apo", "agl APO", 600): [0.1 + 0.01 * (i % 5) for i in range(30)]}) == [
-        "holds"
-    ]
-    assert verdicts({("apo", "gepa 0.1.4", 600): [-0.01 + 0.002 * (i % 3) for i in range(30)]}) == [
-        "holds"
-    ]
-    assert verdicts({("apo", "agl APO", 600): wide}) == ["tie"]
-    assert verdicts({("apo", "agl APO", 600): [-0.1 - 0.01 * (i % 5) for i in range(30)]}) == [
-        "worse"
-    ]
-
-
 @pytest.mark.parametrize("path", RECORDS, ids=lambda p: p.name)
 def test_the_committed_record_is_of_the_frozen_world_and_kept_its_ceilings(
     path: Path, capsys: pytest.CaptureFixture[str]

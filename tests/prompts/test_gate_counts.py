@@ -16,7 +16,7 @@ from tutelage.prompts.evaluator import (
     Evaluator,
     SearchJournal,
 )
-from tutelage.prompts.holdout_test import judge, run_holdout_test
+from tutelage.prompts.holdout_test import compare_scores, run_holdout_test
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
 from tutelage.types import FailureCause, Mode, Task
@@ -34,7 +34,7 @@ def test_a_graded_reward_has_no_share_of_right_answers() -> None:
     """Full rewards fell from half to none while the mean rose: that was told as a loss in exact."""
     before = score([Episode(1.0, exact=True), Episode(0.1, exact=None)] * 30)
     after = score([Episode(0.8, exact=None)] * 60)
-    found = judge(before, after, 1, SeedTree(0))
+    found = compare_scores(before, after, 1, SeedTree(0))
     assert (found.exact, found.seed_exact, found.best_exact) == (None, None, None)
     assert found.reward.mean == pytest.approx(0.25)
     assert (found.seed_sums.success, found.seed_sums.mean_reward) == (None, pytest.approx(0.55))
@@ -43,7 +43,7 @@ def test_a_graded_reward_has_no_share_of_right_answers() -> None:
 def test_what_was_lost_is_no_wrong_answer() -> None:
     before = score([Episode(1.0, exact=True)] * 60)
     after = score([LOST, *[Episode(1.0, exact=True)] * 59])
-    found = judge(before, after, 1, SeedTree(0))
+    found = compare_scores(before, after, 1, SeedTree(0))
     assert (found.tasks, found.best_reward, found.reward.mean) == (59, 1.0, 0.0)
     assert dict(found.best_sums.lost) == {"grader_error": 1}
     assert after.reward == after.exact == 1.0

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from typing import Any
 
 import clerk
-import pytest
 from players import clerk_agent, clerk_optimiser, splits
 
 from tutelage.prompts import (
     APO,
-    GEPA,
     Algorithm,
     Components,
     Episode,
     Limits,
-    Reflect,
     Screen,
     SearchResult,
     Settings,
@@ -26,7 +22,6 @@ from tutelage.prompts import (
 )
 from tutelage.prompts.contract import RolloutSlot
 from tutelage.prompts.evaluator import CandidateScore, EvaluationItem
-from tutelage.prompts.requests import critique
 from tutelage.runs.rounds import Observer, Round, Spend
 from tutelage.types import FailureCause, Mode, Task
 
@@ -61,22 +56,6 @@ async def searched(
 # ------------------------------------------------------------ evidence
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"topic": "birds"},
-        {"messages": ["hi"]},
-        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-    ],
-)
-def test_a_task_of_an_own_agent_in_no_chat_form_is_shown_by_its_title(
-    fields: dict[str, Any],
-) -> None:
-    task = Task("t", fields)
-    shown = [(EvaluationItem(Mode.TRAIN, task), Episode(0.0))]
-    assert f"Question: {task.title}\n" in (critique("prompt", "Be kind.", shown)[1].content or "")
-
-
 def score(*episodes: Episode) -> CandidateScore:
     items = tuple(
         EvaluationItem(Mode.TRAIN, Task(f"t{i}", {"question": "q"})) for i in range(len(episodes))
@@ -88,19 +67,6 @@ def test_evidence_is_worst_first_and_leaves_out_what_was_lost() -> None:
     lost = Episode(0.0, failure=FailureCause.ENGINE_ERROR)
     shown = score(Episode(0.5), lost, Episode(1.0), Episode(0.25)).worst(2)
     assert [e.value for _, e in shown] == [0.25, 0.5]
-
-
-async def test_components_take_turns() -> None:
-    agent = clerk_agent(0)
-
-    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
-        return await agent({"prompt": "\n".join(components.values())}, task, slot)
-
-    seed = {"aide": "Write well.", "worker": clerk.SEED_PROMPT}
-    for algorithm in (APO(rounds=2), GEPA(rounds=6), Reflect(rounds=6)):
-        result = await optimise(algorithm, seed, DATA, play, SETTINGS, ask=clerk_optimiser(0))
-        changed = {n for e in result.lineage for n in seed if e.components[n] != seed[n]}
-        assert changed == {*seed}
 
 
 # ------------------------------------------------------------ observers and slots
@@ -122,14 +88,6 @@ async def test_rounds_tell_wins_losses_and_ties_against_the_parent() -> None:
     )
     assert {stage for stage, _, _ in heard.played_} == {"search", "test"}
     assert all(0 < done <= total for _, done, total in heard.played_)
-
-
-@pytest.mark.parametrize("algorithm", [GEPA(), Reflect(), Screen(bank=BANK)])
-async def test_every_candidate_is_told_of_once(algorithm: Algorithm) -> None:
-    heard = Heard()
-    result = await searched(algorithm, heard=heard)
-    told = [s.id for r in heard.rounds for s in r.standings]
-    assert sorted(told) == sorted(e.id for e in result.lineage if e.parents)
 
 
 async def test_an_agent_knows_which_rollout_it_is_asked_for() -> None:

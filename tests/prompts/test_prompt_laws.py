@@ -20,15 +20,14 @@ from tutelage.prompts import (
     Usage,
     WorstCase,
 )
-from tutelage.prompts.budget import IDLE_ROUNDS, BudgetExceeded, SearchBudget
+from tutelage.prompts.budget import BudgetExceeded, SearchBudget
 from tutelage.prompts.contract import RolloutSlot, Settings
-from tutelage.prompts.edits import EditRules, RejectedEdit, parse
+from tutelage.prompts.edits import EditRules, RejectedEdit, parse_edit
 from tutelage.prompts.evaluator import EvaluationItem, EvaluationJob, Evaluator, cache_key
 from tutelage.prompts.gepa import frontier
-from tutelage.prompts.holdout_test import Verdict, judge
-from tutelage.prompts.requests import cut
+from tutelage.prompts.holdout_test import Verdict, compare_scores
 from tutelage.prompts.search import plan
-from tutelage.prompts.setup import choose
+from tutelage.prompts.setup import choose_algorithm
 from tutelage.resources import PromptTemplate
 from tutelage.runs.rounds import Spend
 from tutelage.seeds import SeedTree
@@ -86,14 +85,6 @@ def test_a_ceiling_on_tokens_needs_the_worst_case_and_then_holds() -> None:
     budget.reserve(need)
 
 
-def test_idle_rounds_end_a_search_that_spends_nothing() -> None:
-    budget = SearchBudget(Limits())
-    for _ in range(IDLE_ROUNDS - 1):
-        budget.end_round()
-    with pytest.raises(BudgetExceeded, match="nothing new to play"):
-        budget.end_round()
-
-
 # ------------------------------------------------------------ evaluator
 
 
@@ -141,22 +132,6 @@ async def test_more_than_a_fifth_of_infrastructure_errors_is_no_score() -> None:
     assert (two.infra_error, three.infra_error) == (False, True)
 
 
-async def test_all_runners_are_busy_while_slots_are_left() -> None:
-    at_once = most = 0
-
-    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        await asyncio.sleep(0)
-        at_once -= 1
-        return Episode(1.0)
-
-    jobs = [EvaluationJob(c, {"p": c}, ITEMS[:2]) for c in "abcd"]
-    await evaluator(play, runners=8).evaluate(jobs)
-    assert most == 8
-
-
 # ------------------------------------------------------------ edits
 
 
@@ -194,17 +169,10 @@ def test_leaks_and_length_are_rejected_but_not_what_the_seed_already_said() -> N
 
 
 def test_a_reply_is_read_between_its_tags_or_rejected() -> None:
-    assert parse("Here:\n<prompt>\nBe good.\n</prompt> done") == "Be good."
+    assert parse_edit("Here:\n<prompt>\nBe good.\n</prompt> done") == "Be good."
     for bad in ("", "Be good.", "<prompt> </prompt>", "<prompt>cut off"):
         with pytest.raises(RejectedEdit, match="malformed"):
-            parse(bad)
-
-
-@given(st.integers(1, 50), st.integers(0, 80))
-def test_evidence_keeps_beginning_and_end(limit: int, size: int) -> None:
-    text = " ".join(f"w{i}" for i in range(size))
-    shown = cut(text, limit)
-    assert shown == text if size <= limit else "left out" in shown and shown.startswith("w0")
+            parse_edit(bad)
 
 
 # ------------------------------------------------------------ decisions
@@ -228,7 +196,7 @@ async def test_verdicts_go_both_ways_and_few_tasks_use_the_sign_test() -> None:
     jobs = [EvaluationJob(p, {"p": p}, ITEMS) for p in ("good", "t9", "t3")]
     good, bad, fair = await evaluator(play).evaluate(jobs)
     verdicts = [
-        judge(a, b, 1, SeedTree(0)).verdict
+        compare_scores(a, b, 1, SeedTree(0)).verdict
         for a, b in [(bad, good), (good, bad), (fair, good), (good, good)]
     ]
     assert verdicts == [
@@ -238,9 +206,9 @@ async def test_verdicts_go_both_ways_and_few_tasks_use_the_sign_test() -> None:
 
 
 def test_auto_follows_the_endpoint_and_says_why() -> None:
-    assert choose("auto", has_optimiser=False)[0] == "screen"
-    name, reason = choose("auto", has_optimiser=True)
+    assert choose_algorithm("auto", has_optimiser=False)[0] == "screen"
+    name, reason = choose_algorithm("auto", has_optimiser=True)
     assert name == "reflect"
     assert "few optimiser calls" in reason
     with pytest.raises(ConfigError, match="screen"):
-        choose("apo", has_optimiser=False)
+        choose_algorithm("apo", has_optimiser=False)

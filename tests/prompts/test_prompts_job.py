@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import signal
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.loopback import listening
 from tests.prompts.prompt_parts import (
     KEY,
     Watched,
@@ -31,7 +29,7 @@ from tutelage.errors import ConfigError, RunError, StoreError
 from tutelage.prompts.evaluator import EVENTS
 from tutelage.prompts.lineage import read_lineage
 from tutelage.prompts.run import confirm
-from tutelage.prompts.setup import setup_from
+from tutelage.prompts.setup import build_setup
 from tutelage.prompts.tasks import read_tasks, write_tasks
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
@@ -241,7 +239,7 @@ def test_a_look_at_fresh_tasks_is_counted(env: dict[str, str], tmp_path: Path) -
     place = tmp_path / "run"
     searched(set_up(env, algorithm="apo"), place)
     folder = RunFolder(place)
-    setup = setup_from(configured(algorithm="apo"), env)
+    setup = build_setup(configured(algorithm="apo"), env)
     assert setup.splits.test
     before = dict(os.environ)
     os.environ.update(env)
@@ -289,43 +287,6 @@ def test_the_native_engine_gives_the_same_with_one_runner_and_eight(
 
 def _lineage(place: Path) -> bytes:
     return (place / "lineage.jsonl").read_bytes()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("named", [pytest.param("by its key", marks=pytest.mark.full), "in .env"])
-def test_traces_go_to_a_collector(
-    named: str, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    got: list[tuple[str, int]] = []
-
-    class Collector(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            got.append((self.path, len(body)))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    with listening(Collector) as url:
-        if named == "in .env":
-            Path(".env").write_text(f"OTEL_EXPORTER_OTLP_ENDPOINT={url}\n", encoding="utf-8")
-        keys = {"otlp": url} if named == "by its key" else {}
-        setup = set_up(env, algorithm="screen", rollouts=40, iterations=1, val_size=4, **keys)
-        searched(setup, tmp_path / "run")
-    assert got
-    assert {path for path, _ in got} == {"/v1/traces"}
-
-
-def test_a_slow_model_fails_no_rollout(tmp_path: Path) -> None:
-    """The embedded agent has no deadline: what it earns is not a matter of the server's speed."""
-    with served(delay=0.5) as (slow, _):
-        keys = {"algorithm": "screen", "rollouts": 30, "iterations": 1, "timeout": 0.1}
-        told = searched(set_up(slow, **keys, val_size=3, test_size=5), tmp_path / "run")
-    assert told["failures"] == {}
-    assert told["test"]["seed_reward"] > 0
 
 
 def test_tasks_come_back_as_they_were(env: dict[str, str], tmp_path: Path) -> None:

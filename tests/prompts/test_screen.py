@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from tests.marks import first
 
-from tutelage.errors import EngineError
 from tutelage.prompts import Components, Episode, Limits, Play, Screen, Settings, Splits
 from tutelage.prompts.contract import RolloutSlot
-from tutelage.prompts.screen import PLAYED, WAVES, effects
+from tutelage.prompts.screen import WAVES, effects
 from tutelage.prompts.search import SearchResult, optimise
 from tutelage.seeds import SeedTree
 from tutelage.types import Task
@@ -62,15 +61,6 @@ def test_effects_are_recovered_although_tasks_differ_in_difficulty() -> None:
     assert np.linalg.eigvalsh(covariance).min() > 0
 
 
-def test_one_trial_a_task_still_tells_something() -> None:
-    rng = SeedTree(0).child("alone").numpy()
-    design = (rng.random((200, 4)) < 0.5).astype(float)
-    rewards = design @ np.array([1.0, 0.0, 0.0, 0.0])
-    found, _ = effects(design, np.arange(200), rewards, 1.0)
-    assert np.argmax(found) == 0
-    assert found[0] > 0.8
-
-
 @pytest.mark.parametrize("seed", first(1, range(5)))
 async def test_rules_that_help_only_together_are_found(seed: int) -> None:
     result = await searched(gated, seed)
@@ -78,54 +68,11 @@ async def test_rules_that_help_only_together_are_found(seed: int) -> None:
     assert all(rule in result.components["prompt"] for rule in USEFUL)
 
 
-async def test_it_ends_when_validation_has_nothing_left_to_tell() -> None:
-    result = await searched(gated, rollouts=5000)
-    assert result.spent.rollouts < 600
-
-
 async def test_waves_go_on_while_something_is_missing_and_end_when_they_find_nothing() -> None:
     result = await searched(never, rollouts=5000)
     waves = [entry for entry in result.lineage if entry.operation == "experiment"]
     assert len(waves) == WAVES + Screen().patience
     assert result.components == {"prompt": "Answer."}
-
-
-async def test_the_best_subsets_are_validated_as_they_were_played() -> None:
-    result = await searched(gated)
-    played = [entry for entry in result.lineage if entry.operation == "best played"]
-    assert 1 <= len(played) <= PLAYED * 2
-
-
-async def test_runners_change_nothing() -> None:
-    one, eight = [await searched(gated, runners=n) for n in (1, 8)]
-    assert one.lineage.jsonl() == eight.lineage.jsonl()
-    assert one.test == eight.test
-
-
-async def test_what_ties_with_the_seed_on_the_first_tasks_is_played_on_all() -> None:
-    async def late(components: Components, task: Task, slot: RolloutSlot) -> Episode:
-        await asyncio.sleep(0)
-        split, number = task.id.split("-")
-        right = USEFUL[0] in components["prompt"] or (split != "train" and int(number) < 12)
-        return Episode(float(right), right)
-
-    data = Splits(tasks("train", 12), tasks("val", 20), tasks("test", 60))
-    settings = Settings("late", Limits(rollouts=400))
-    algorithm = Screen(bank=("Idle.", USEFUL[0]), subset=1)
-    result = await optimise(algorithm, {"prompt": "Answer."}, data, late, settings)
-    assert USEFUL[0] in result.components["prompt"]
-    assert result.test.best_exact == 1.0
-
-
-async def test_where_every_trial_is_lost_the_search_stops_with_the_words_of_the_endpoint() -> None:
-    async def lost(components: Components, task: Task, slot: RolloutSlot) -> Episode:
-        await asyncio.sleep(0)
-        if task.id.startswith("train"):
-            raise EngineError("the endpoint is away")
-        return Episode(0.5)
-
-    with pytest.raises(EngineError, match=r"the endpoint is away.*fix it, then resume"):
-        await searched(lost)
 
 
 def test_phrases_that_were_always_played_together_are_worth_the_same() -> None:

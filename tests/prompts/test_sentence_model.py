@@ -82,12 +82,6 @@ async def test_trials_stand_in_the_lineage_with_their_cost_and_keep_the_budget()
         assert result.spent.rollouts <= 200
 
 
-async def test_without_trials_there_are_none() -> None:
-    for algorithm in (APO(trials=0), GEPA()):
-        result = await searched(algorithm)
-        assert not any(e.operation in ("trials", "compose") for e in result.lineage)
-
-
 @pytest.mark.full
 async def test_when_the_optimiser_calls_are_spent_trials_go_on() -> None:
     result = await searched(Reflect(), calls=4)

@@ -20,7 +20,7 @@ from benchmarks.house.prompt_recipe import draw_prompt, target_turns
 from tests.marks import long
 
 from tutelage.errors import ConfigError
-from tutelage.prompts.bank import bank_of
+from tutelage.prompts.bank import build_bank
 from tutelage.recipes.prompted import (
     MOST_TASKS,
     PROMPTED_TOOLS,
@@ -144,18 +144,18 @@ def test_no_wording_stands_for_two_things() -> None:
 
 def test_what_a_search_tries_was_never_trained_on() -> None:
     trained = {p for rule in RULES for p in WORDINGS[rule]} | {*BOTH_TOOLS, *USELESS}
-    assert not trained & {*bank_of(TOOLS, GRADER)}
+    assert not trained & {*build_bank(TOOLS, GRADER)}
     assert not trained & {*HELD_OUT_USELESS, *(p for rule in RULES for p in HELD_OUT[rule])}
 
 
 def test_the_bank_holds_what_tools_and_grader_give_away() -> None:
-    bank = bank_of(TOOLS, GRADER, hints=("Be exact.", " ", "Be exact."))
+    bank = build_bank(TOOLS, GRADER, hints=("Be exact.", " ", "Be exact."))
     for name in PROMPTED_TOOLS:
         assert any(name in phrase for phrase in bank)
     assert any("answer is X" in phrase for phrase in bank)
     assert bank.count("Be exact.") == 1
     assert " " not in bank
-    assert bank_of({}, None) == bank_of({}, resolve_reward("exact_number"))
+    assert build_bank({}, None) == build_bank({}, resolve_reward("exact_number"))
 
 
 def test_the_seed_prompt_states_no_rule() -> None:

@@ -11,7 +11,7 @@ from tutelage.rewards import check, code_tests, compute_reward, resolve_reward
 from tutelage.rewards.code import find_code
 from tutelage.rewards.code_tests import read_tests
 from tutelage.tools import ToolOptions
-from tutelage.tools.sandbox import CodeResult, Sandbox, tier_problems
+from tutelage.tools.sandbox import tier_problems
 from tutelage.types import Attempt, Reward, RolloutStatus, Task
 
 needs_sandbox = pytest.mark.skipif(
@@ -162,25 +162,6 @@ def test_a_test_that_cannot_be_used_is_refused(tests: Any, words: str) -> None:
 )
 def test_the_code_of_a_text(text: str, code: str | None) -> None:
     assert find_code(text) == code
-
-
-@needs_sandbox
-async def test_an_interpreter_that_the_system_killed_once_costs_no_test(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    killed: set[str] = set()
-    honest = Sandbox.evaluate
-
-    async def evaluate(self: Sandbox, expression: str) -> CodeResult:
-        if expression not in killed:
-            killed.add(expression)
-            await self.close()
-            return CodeResult("", "died")
-        return await honest(self, expression)
-
-    monkeypatch.setattr(Sandbox, "evaluate", evaluate)
-    assert (await grade(ADD, ADD_TESTS)).value == 1.0
-    assert len(killed) == 3
 
 
 @needs_sandbox

@@ -128,17 +128,6 @@ async def test_tasks_that_are_nearly_all_alike_are_found() -> None:
     assert [p.name for p in probes if not p.passed] == ["constant answer"]
 
 
-@pytest.mark.full
-async def test_a_reward_that_never_comes_back_is_stopped(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "def stuck(prediction, answer):\n"
-        "    return eval('9**9**9') if prediction == '-12' else prediction == answer\n"
-    )
-    stuck = resolve_reward(f"{tmp_path / 'mine.py'}:stuck")
-    with pytest.raises(RewardError, match="no result for '-12' within 2 seconds"):
-        await validate_reward(stuck, NUMBERS, stall_seconds=2.0)
-
-
 async def test_errors_of_the_tasks_come_through() -> None:
     with pytest.raises(RewardError, match="needs 'answer'"):
         await validate_reward(

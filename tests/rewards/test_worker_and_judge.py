@@ -7,12 +7,11 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tests.loopback import listening
+from tests.loopback import replying
 from tests.marks import long
 
 from tutelage import errors
@@ -121,23 +120,18 @@ async def test_who_is_cancelled_waits_for_no_worker(score: RewardFunction) -> No
 CAPITAL = Task("t", {"question": "Capital of Norway?", "answer": "Oslo"})
 
 
-class Judge(BaseHTTPRequestHandler):
+class Judge:
     """Plays back `replies`: a status, or the content of a message."""
 
     replies: ClassVar[list[Any]] = []
     seen: ClassVar[list[dict[str, Any]]] = []
 
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.seen.append({"path": self.path, "key": self.headers["Authorization"], **body})
-        reply = self.replies.pop(0) if self.replies else 500
-        self.send_response(reply if isinstance(reply, int) else 200)
-        self.end_headers()
+    @classmethod
+    def reply(cls, asked: Any, body: Any) -> tuple[int, Any]:
+        cls.seen.append({"path": asked.path, "key": asked.headers["Authorization"], **body})
+        reply = cls.replies.pop(0) if cls.replies else 500
         message = {"choices": [{"message": {"content": reply}}]}
-        self.wfile.write(json.dumps(message).encode())
-
-    def log_message(self, *_: object) -> None:
-        return
+        return reply if isinstance(reply, int) else 200, message
 
 
 @pytest.fixture
@@ -145,7 +139,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.0)
     Judge.replies.clear()
     Judge.seen.clear()
-    with listening(Judge) as url:
+    with replying(Judge.reply) as url:
         yield f"{url}/v1"
 
 

@@ -102,16 +102,6 @@ async def test_what_was_begun_is_sampled_to_its_end_and_trained(
     assert len(set(seen)) == 3
 
 
-async def test_a_next_call_goes_on_beside_it(gateway: Gateway, codec: Codec) -> None:
-    async def agent(task: Any, llm: LLM) -> float:
-        await begin(llm, "/chat/completions", task["question"])
-        await llm.chat("and now q7")
-        return 1.0
-
-    (done,) = await play(gateway, codec, agent, 1, engine=Halting(codec))
-    assert len(done.last.calls) == rows(done) == 2
-
-
 async def test_what_nobody_saw_anything_of_is_cancelled(gateway: Gateway, codec: Codec) -> None:
     """A client whose time is over before an answer came has acted on nothing."""
 
@@ -125,77 +115,6 @@ async def test_what_nobody_saw_anything_of_is_cancelled(gateway: Gateway, codec:
     engine = Halting(codec, forever=True)
     (done,) = await play(gateway, codec, agent, 1, engine=engine)
     assert (done.last.calls, engine.cancelled) == ((), 1)
-
-
-async def test_a_run_that_is_cancelled_waits_for_no_reply(gateway: Gateway, codec: Codec) -> None:
-    begun = asyncio.Event()
-
-    async def agent(task: Any, llm: LLM) -> float:
-        await begin(llm, "/chat/completions", task["question"])
-        begun.set()
-        await asyncio.Event().wait()
-        return 1.0
-
-    engine = Halting(codec, forever=True)
-    run = asyncio.create_task(play(gateway, codec, agent, 1, engine=engine))
-    await begun.wait()
-    run.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await run
-    assert engine.cancelled == 1
-
-
-async def test_once_the_agent_has_ended_nothing_more_is_asked(
-    gateway: Gateway, codec: Codec
-) -> None:
-    """Also while what it left is sampled to its end."""
-    refused: list[int] = []
-    behind: list[asyncio.Task[None]] = []
-
-    async def late(llm: LLM, end: asyncio.Event) -> None:
-        await end.wait()
-        async with httpx2.AsyncClient(timeout=30) as http:
-            body = {"model": llm.model, "messages": [_said("q9")]}
-            headers = {"authorization": f"Bearer {llm.api_key}"}
-            while True:
-                answer = await http.post(
-                    f"{llm.endpoint}/chat/completions", json=body, headers=headers
-                )
-                refused.append(answer.status_code)
-                if answer.status_code != 200:
-                    return
-
-    async def agent(task: Any, llm: LLM) -> float:
-        await begin(llm, "/chat/completions", task["question"])
-        end = asyncio.Event()
-        behind.append(asyncio.create_task(late(llm, end)))
-        asyncio.get_running_loop().call_later(0.1, end.set)
-        return 1.0
-
-    (done,) = await play(gateway, codec, agent, 1, engine=Halting(codec))
-    await behind[0]
-    assert (refused, len(done.last.calls)) == ([410], 1)
-
-
-async def test_a_response_that_was_left_is_kept_when_it_is_whole(
-    gateway: Gateway, codec: Codec
-) -> None:
-    told: list[int] = []
-
-    async def agent(task: Any, llm: LLM) -> float:
-        named = await begin(llm, "/responses", task["question"])
-        async with httpx2.AsyncClient(timeout=30) as http:
-            body = {"model": llm.model, "input": "q7", "previous_response_id": named}
-            headers = {"authorization": f"Bearer {llm.api_key}"}
-            while not told or told[-1] != 200:
-                answer = await http.post(f"{llm.endpoint}/responses", json=body, headers=headers)
-                told.append(answer.status_code)
-                await asyncio.sleep(0.05)
-        return 1.0
-
-    (done,) = await play(gateway, codec, agent, 1, engine=Halting(codec))
-    assert set(told) <= {404, 200}
-    assert len(done.last.calls) == 2
 
 
 async def test_a_seed_of_the_agents_does_not_count(gateway: Gateway, codec: Codec) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import math
 import random
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -98,39 +97,6 @@ async def test_two_hundred_interleaved_rollouts_keep_their_calls_spans_and_rewar
         assert spans[f"t{i}"] == [f"think {i}"] * 2
     calls = [c.id for r in played for c in r.last.calls]
     assert len(set(calls)) == 400
-
-
-async def test_another_attempts_key_is_refused_and_a_closed_attempt_answers_no_more(
-    gateway: Gateway, codec: Codec
-) -> None:
-    import httpx2
-
-    seen: dict[str, LLM] = {}
-    both = asyncio.Event()
-
-    async def status(url: str | None, key: str | None) -> int:
-        body = {"model": "any", "messages": [{"role": "user", "content": "q9"}]}
-        async with httpx2.AsyncClient() as http:
-            head = {"authorization": f"Bearer {key}"}
-            return (await http.post(f"{url}/chat/completions", json=body, headers=head)).status_code
-
-    @rollout
-    async def agent(task: Any, llm: LLM) -> float:
-        seen[task["id"]] = llm
-        if len(seen) == 2:
-            both.set()
-        await both.wait()
-        other = seen["t1" if task["id"] == "t0" else "t0"]
-        assert await status(llm.endpoint, other.api_key) == 403
-        return float(await status(llm.endpoint, llm.api_key) == 200)
-
-    played = await play(gateway, codec, agent, 2)
-    assert [value(r) for r in played] == [1.0, 1.0]
-    assert [len(r.last.calls) for r in played] == [1, 1]
-    assert await status(seen["t0"].endpoint, seen["t0"].api_key) == 410
-    with pytest.raises(EngineError, match="ended"):
-        await seen["t0"].chat("q1")
-    assert [len(r.last.calls) for r in played] == [1, 1]
 
 
 # ---------------------------------------------------------------- rewards
@@ -297,19 +263,6 @@ async def test_waiting_for_a_model_costs_an_agent_none_of_its_time(
     assert [value(r) for r in played] == [1.0, 1.0]
 
 
-async def test_a_timeout_over_the_real_engine_frees_the_slot(gateway: Gateway, tiny: Any) -> None:
-    policy = tiny("qwen2")
-
-    async def hang(task: Any, llm: LLM) -> float:
-        await llm.chat(task["question"])
-        await asyncio.sleep(3600 if task["id"] in ("t0", "t1", "t2") else 0)
-        return 1.0
-
-    engine = EngineDriver(tiny_engine(policy, slots=2, invariant=True), "free")
-    played = await play(gateway, policy.codec, hang, 6, engine=engine, timeout=2.0, concurrency=2)
-    assert [cause(r) for r in played] == [CAUSES.TIMEOUT] * 3 + [None] * 3
-
-
 async def test_conversations_that_keep_every_slot_from_one_another_fail_as_the_engine_does(
     gateway: Gateway, tiny: Any
 ) -> None:
@@ -368,93 +321,6 @@ async def test_an_agent_that_will_not_go_is_left_behind_and_can_do_no_harm(
     assert len(late) == 2
     assert value(played[0]) == 0.0
     assert played[0].last.calls == ()
-
-
-async def test_an_agent_that_swallows_its_cancellation_is_left_behind(
-    gateway: Gateway, codec: Codec
-) -> None:
-    release = asyncio.Event()
-
-    async def deaf(task: Any) -> float:
-        while not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                continue
-        return 1.0
-
-    played = await asyncio.wait_for(play(gateway, codec, deaf, 1, timeout=0.05), 20)
-    failure = played[0].last.failure
-    assert failure is not None
-    assert failure.cause is CAUSES.TIMEOUT
-    assert "left behind" in failure.message
-    release.set()
-
-
-@pytest.mark.parametrize(
-    "error", [ValueError("no"), SystemExit(3), asyncio.CancelledError("self"), TimeoutError("own")]
-)
-@pytest.mark.parametrize("sync", [True, False])
-async def test_a_crashing_agent_keeps_its_traceback_and_takes_nobody_with_it(
-    error: BaseException, sync: bool, gateway: Gateway, codec: Codec
-) -> None:
-    def crash(task: Any) -> float:
-        if task["id"] == "t1":
-            raise error
-        return 1.0
-
-    async def crash_async(task: Any) -> float:
-        return crash(task)
-
-    played = await play(gateway, codec, crash if sync else crash_async, 3)
-    assert [cause(r) for r in played] == [None, CAUSES.AGENT_ERROR, None]
-    failure = played[1].last.failure
-    assert failure is not None
-    assert type(error).__name__ in failure.message
-    if not isinstance(error, asyncio.CancelledError):
-        assert failure.traceback is not None
-        assert "in crash" in failure.traceback
-    assert value(played[1]) == 0.0
-    assert len(played[1].attempts) == 1
-
-
-async def test_a_leaking_agents_tasks_are_shut_out_when_it_has_ended(
-    gateway: Gateway, codec: Codec
-) -> None:
-    leaked: list[asyncio.Task[Any]] = []
-    refused: list[str] = []
-
-    async def leak(llm: LLM) -> None:
-        await asyncio.sleep(0.1)
-        try:
-            await llm.chat("q0")
-        except EngineError as error:
-            refused.append(str(error))
-
-    async def agent(task: Any, llm: LLM) -> float:
-        leaked.append(asyncio.create_task(leak(llm)))
-        return 1.0
-
-    engine = echo(codec)
-    played = await play(gateway, codec, agent, 3, engine=engine)
-    await asyncio.gather(*leaked)
-    assert len(refused) == 3
-    assert engine.requests == []
-    assert [r.last.calls for r in played] == [(), (), ()]
-
-
-async def test_a_slow_agent_delays_nobody(gateway: Gateway, codec: Codec) -> None:
-    order: list[str] = []
-
-    async def agent(task: Any) -> float:
-        if task["id"] == "t0":
-            while len(order) < 5:
-                await asyncio.sleep(0.005)
-        order.append(task["id"])
-        return 1.0
-
-    await play(gateway, codec, agent, 6)
-    assert order[-1] == "t0"
 
 
 async def test_blocking_agents_in_threads_do_not_block_each_other(
@@ -522,46 +388,6 @@ async def test_engine_failures_are_retried_in_new_attempts_also_behind_http(
     assert failure is not None
     assert failure.cause is CAUSES.ENGINE_ERROR
     assert "lost it" in failure.message
-
-
-async def test_a_context_that_is_full_is_the_agents_failure(gateway: Gateway, codec: Codec) -> None:
-    async def agent(task: Any, llm: LLM) -> float:
-        return float(bool(await ask_http(llm, task["question"])))
-
-    engine = ScriptedEngine(codec, ["x"], max_length=3)
-    (done,) = await play(gateway, codec, agent, 1, engine=engine, failure_reward=-1.0)
-    assert cause(done) is CAUSES.CONTEXT_OVERFLOW
-    assert (len(done.attempts), value(done)) == (1, -1.0)
-
-
-async def test_retries_wait_longer_each_time_and_not_all_alike(
-    gateway: Gateway, codec: Codec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[float] = []
-    sleep, here = asyncio.sleep, asyncio.get_running_loop()
-
-    async def note(seconds: float, result: Any = None) -> Any:
-        if asyncio.get_running_loop() is not here:  # the gateway's own, which ticks as it likes
-            return await sleep(seconds, result)
-        if seconds > 0:
-            waits.append(seconds)
-        return await sleep(0, result)
-
-    monkeypatch.setattr("tutelage.rollouts.runner.asyncio.sleep", note)
-
-    async def agent(task: Any, llm: LLM) -> float:
-        raise EngineError("away")
-
-    await play(gateway, codec, agent, 3, attempts=3, backoff=0.5)
-    assert len(waits) == 6
-    assert len(set(waits)) == 6
-    first, second = sorted(waits)[:3], sorted(waits)[3:]
-    assert all(0.25 <= w < 0.75 for w in first)
-    assert all(0.5 <= w < 1.5 for w in second)
-    before = list(waits)
-    waits.clear()
-    await play(gateway, codec, agent, 3, attempts=3, backoff=0.5)
-    assert sorted(waits) == sorted(before)
 
 
 async def test_a_group_closes_at_its_deadline_in_training_alone(
@@ -805,16 +631,3 @@ async def test_a_class_is_played_by_its_most_specific_method(
     assert value(done) == 1.0
     (done,) = await play(gateway, codec, Specific(), chosen=chosen)
     assert value(done) == (2.0 if mode is Mode.TRAIN else 3.0)
-
-
-async def test_records_have_times_and_an_answer(gateway: Gateway, codec: Codec) -> None:
-    async def agent(task: Any, llm: LLM, rollout: Any) -> float:
-        rollout.answer = (await llm.chat(task["question"])).reply.content
-        return 1.0
-
-    before = time.time()
-    (done,) = await play(gateway, codec, agent, 1)
-    attempt = done.last
-    assert before <= attempt.started <= attempt.calls[0].started <= time.time()
-    assert (attempt.answer, attempt.stop) == ("a0", "answer")
-    assert attempt.seconds >= attempt.calls[0].seconds

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from live_parts import play
 
-from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ContextOverflowError, EngineError
 from tutelage.gateway import Gateway
 from tutelage.policy.codec import Codec
@@ -64,35 +62,3 @@ async def test_a_prompt_that_is_too_long_is_the_agents_to_handle(
     (done,) = await play(gateway, codec, swallowing, 1, engine=engine)
     assert cause(done) is None
     assert done.reward is not None
-
-
-async def test_a_server_that_never_answers_is_not_the_agents_timeout(
-    gateway: Gateway, codec: Codec
-) -> None:
-    """It takes the request and says nothing. That is bounded by the time of a request."""
-    held: list[asyncio.StreamWriter] = []
-
-    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        held.append(writer)
-
-    server = await asyncio.start_server(hold, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-
-    async def waiting(task: Any, other: LLM) -> float:
-        return float(bool((await other.chat("hello")).reply.content))
-
-    def remote(name: str, seeds: Any) -> RemoteChatClient:
-        return RemoteChatClient(url, seeds=seeds, timeout=2.0)
-
-    resources = {"main": LLM(), "other": LLM("other", endpoint=url)}
-    (done,) = await play(
-        gateway, codec, waiting, 1, resources=resources, remote=remote, timeout=1.5, attempts=1
-    )
-    server.close()
-    for writer in held:
-        writer.close()
-    assert cause(done) is FailureCause.ENGINE_ERROR
-    assert done.reward is None
-    assert done.last.failure is not None
-    assert url in done.last.failure.message
-    assert "2 seconds" in done.last.failure.message

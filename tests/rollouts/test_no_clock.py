@@ -6,12 +6,9 @@ import asyncio
 import time
 from typing import Any
 
-import pytest
-
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.protocol import Request
-from tutelage.engine.stopwatch import AgentStopwatch
 from tutelage.rewards import reward
 from tutelage.rollouts.models import EngineModelProvider
 from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
@@ -79,30 +76,3 @@ async def test_an_engine_that_is_slow_samples_the_same_rewards(tiny: Any) -> Non
     slow = rewards(await played(EngineDriver(engine), policy.codec, **LIMITS))
     assert slow == quick
     assert len(set(quick)) > 1
-
-
-async def test_no_time_of_an_agent_passes_while_an_engine_computes(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A request that comes during a long step waits unread, which is not the agent's doing."""
-    policy, now = tiny("qwen2"), [0.0]
-    engines = AgentStopwatch(lambda: now[0])
-    monkeypatch.setattr("tutelage.engine.driver.ENGINE_CLOCK", engines)
-    own = AgentStopwatch(engines.elapsed)
-    engine = tiny_engine(policy, slots=2)
-    step = engine.step
-
-    def long() -> Any:
-        now[0] += 50.0
-        assert own.elapsed() == 1.0
-        return step()
-
-    engine.step = long
-    now[0] = 1.0
-    await played(EngineDriver(engine), policy.codec)
-    assert now[0] > 200
-    assert own.elapsed() == 1.0
-    now[0] += 2.0
-    with own.paused(), engines.paused():
-        now[0] += 30.0
-    assert own.elapsed() == 3.0

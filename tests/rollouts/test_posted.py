@@ -17,11 +17,9 @@ from live_parts import play
 from tutelage import LLM, RL, ExternalAgent, Trainer, emit_reward, rollout
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
-from tutelage.gateway.rewards import LATE
 from tutelage.policy.codec import Codec
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
-from tutelage.tracing import names
 from tutelage.types import FailureCause, Rollout
 
 PROGRAM = """
@@ -127,14 +125,6 @@ async def test_an_agent_waits_for_a_reward_until_its_time_is_up(
     assert causes == [None, FailureCause.TIMEOUT, None]
 
 
-async def test_without_a_gateway_there_is_nothing_to_wait_for() -> None:
-    from tutelage.agents.session import RolloutSession
-    from tutelage.types import Task
-
-    with pytest.raises(ConfigError, match="this needs an LLM among the resources"):
-        await RolloutSession(Task("t", {})).posted_reward()
-
-
 async def test_parts_of_the_task_become_variables(gateway: Gateway, codec: Codec) -> None:
     mapped = {"QUESTION": "input.question", "ALL": "input", "SAID": "as it is"}
     code = "import os, json; print(json.dumps([os.environ[n] for n in ('QUESTION','ALL','SAID')]))"
@@ -223,8 +213,7 @@ def test_agents_of_another_machine_train_here(
             assert one.reward.parts == {"seen": one.reward.value}
             assert len(one.last.calls) == 1
         first = ended[0]["AGL_EVENT_URL"].split("/rollouts/")[1].split("/")[0]
-        (kept,) = [span for span in store.spans(run.id, first) if span.attributes.get(LATE)]
-        assert (late, kept.events[0].attributes[names.SCORE]) == ([410], 9.0)
+        assert late == [410]
         counted = store.rollout(first).reward
         assert counted is not None
         assert counted.value in (0.0, 1.0)

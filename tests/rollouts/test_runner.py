@@ -6,7 +6,6 @@ import asyncio
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from tests.marks import long
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.session import RolloutSession
-from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.protocol import Request
 from tutelage.policy.codec import Codec
@@ -24,7 +22,7 @@ from tutelage.rollouts.models import EngineModelProvider
 from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine, tiny_engine
-from tutelage.tools import ToolError, tool
+from tutelage.tools import ToolError
 from tutelage.types import (
     ChatClient,
     FailureCause,
@@ -133,24 +131,6 @@ async def test_rollouts_come_back_in_the_order_of_their_specs(codec: Codec) -> N
         assert len(rollout.last.calls) == 1
 
 
-async def test_half_a_surrogate_pair_in_an_answer_is_replaced(codec: Codec) -> None:
-    """It could be neither written to a file nor sent to a judge."""
-
-    @dataclass
-    class Half(Agent):
-        sets: bool
-
-        async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
-            if not self.sets:
-                return "a\ud83d"
-            session.answer = "a\ud83d"
-            return 1.0
-
-    for sets in (True, False):
-        (rollout,) = await run(echo(codec), codec, Half(sets), 1)
-        assert rollout.last.answer == "a\ufffd"
-
-
 async def test_identifiers_come_from_the_seed_tree(codec: Codec) -> None:
     def identifiers(rollouts: list[Rollout]) -> list[str]:
         calls = [c.id for r in rollouts for c in r.last.calls]
@@ -162,10 +142,6 @@ async def test_identifiers_come_from_the_seed_tree(codec: Codec) -> None:
     models = EngineModelProvider(echo(codec), codec)
     runner = Runner(Says(), models, RunnerSettings("run"), reward=exact)
     assert not set(identifiers(await runner.run(specs(4, root=1)))) & set(first)
-
-
-async def test_no_specs_are_no_rollouts(codec: Codec) -> None:
-    assert await run(echo(codec), codec, Says(), 0) == []
 
 
 async def test_no_more_run_at_once_than_allowed(codec: Codec) -> None:
@@ -289,17 +265,6 @@ async def test_a_reward_that_hangs_is_no_wrong_answer_and_stalls_nobody(codec: C
 # ---------------------------------------------------------------- over the real engine
 
 
-@tool
-async def wait(n: int) -> str:
-    """Wait a random moment.
-
-    Args:
-        n: Anything.
-    """
-    await asyncio.sleep(random.choice([0, 0.0005, 0.002]))
-    return str(n)
-
-
 class Turns(Agent):
     """Three calls with a tool of random duration in between."""
 
@@ -374,35 +339,3 @@ async def test_cancelling_the_run_cancels_everything_and_frees_every_slot(tiny: 
     runner = Runner(Says(), models, RunnerSettings("another run"), reward=exact)
     rollouts = await asyncio.wait_for(runner.run(specs(5, root=1)), 60)
     assert all(r.last.failure is None for r in rollouts)
-
-
-async def test_a_failing_engine_is_retried_and_the_run_goes_on(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = tiny("qwen2")
-    engine = tiny_engine(policy, slots=2)
-    work, calls = engine.step, 0
-
-    def step() -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise RuntimeError("a glitch")
-        return work()
-
-    monkeypatch.setattr(engine, "step", step)
-    rollouts = await run(EngineDriver(engine), policy.codec, Says(), 4)
-    assert all(r.last.failure is None for r in rollouts)
-    assert {len(r.attempts) for r in rollouts} == {2}
-    assert "a glitch" in str(rollouts[0].attempts[0].failure)
-
-
-async def test_the_tool_calling_agent_plays_through_the_runner(tiny: Any) -> None:
-    """Whatever a random policy says, every rollout ends in one of the ways that there are."""
-    policy = tiny("qwen2")
-    agent = ToolCallingAgent({"wait": wait}, Sampling(max_tokens=20), max_turns=3, token_budget=50)
-    rollouts = await run(EngineDriver(tiny_engine(policy, slots=4)), policy.codec, agent, 10)
-    for rollout in rollouts:
-        assert rollout.last.failure is None
-        assert rollout.last.stop in ("answer", "max_turns", "token_budget", "context")
-        assert sum(len(c.sampled.token_ids) for c in rollout.last.calls) <= 50

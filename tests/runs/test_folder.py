@@ -16,12 +16,11 @@ from tutelage.runs.folder import (
     RunFolder,
     append_json,
     create,
-    drop_if_empty,
     every,
     find,
     keep_lines,
     locked,
-    write_text,
+    remove_if_empty,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -49,17 +48,6 @@ def test_a_new_folder_must_be_free(tmp_path: Path) -> None:
         create(tmp_path / "file")
     with pytest.raises(RunError, match="Not a directory; make it writable, or choose another"):
         create(tmp_path / "file" / "run")
-
-
-def test_a_run_does_not_lie_in_what_ray_removes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = tmp_path / "working_dir_files" / "_ray_pkg_0123456789abcdef"
-    place.mkdir(parents=True)
-    monkeypatch.chdir(place)
-    with pytest.raises(RunError, match="a permanent folder, such as --output /shared/NAME"):
-        create(Path("runs") / "math")
-    create(tmp_path / "elsewhere")
 
 
 def test_what_a_run_left_that_was_killed_before_it_began_is_in_no_ones_way(tmp_path: Path) -> None:
@@ -103,24 +91,13 @@ def recorded(path: Path) -> RunFolder:
     return run
 
 
-def test_what_is_written_before_the_configuration_is_in_no_ones_way(tmp_path: Path) -> None:
-    run = recorded(tmp_path / "run")
-    (run.path / ".lock").touch()
-    assert create(run.path).path == run.path
-    assert (run.path / "tasks" / "train.jsonl").is_file(), "what is looked at stays"
-    (run.path / "tasks" / "mine.jsonl").touch()
-    with locked(run):
-        assert {p.name for p in run.path.iterdir()} == {".lock", "checkpoints", "tasks"}
-        assert [p.name for p in (run.path / "tasks").iterdir()] == ["mine.jsonl"]
-
-
 def test_a_run_that_fails_before_its_configuration_is_there_leaves_nothing(tmp_path: Path) -> None:
     run = create(tmp_path / "run")
 
     def fill_the_disk() -> None:
         recorded(tmp_path / "other").path.joinpath("tasks").rename(run.path / "tasks")
         run.agent.write_text("{}")
-        drop_if_empty(run)
+        remove_if_empty(run)
         assert run.agent.is_file(), "a run that is held stays"
         raise RunError("the disk is full")
 
@@ -129,7 +106,7 @@ def test_a_run_that_fails_before_its_configuration_is_there_leaves_nothing(tmp_p
     assert not run.path.exists()
     run = recorded(run.path)
     (run.path / ".lock").touch()
-    drop_if_empty(run)
+    remove_if_empty(run)
     assert not run.path.exists()
 
 
@@ -144,31 +121,9 @@ def test_what_may_be_the_users_stays(tmp_path: Path, mine: str | None) -> None:
         create(run.path)
     with pytest.raises(RunError, match="refused"), locked(run):
         raise RunError("refused")
-    drop_if_empty(run)
+    remove_if_empty(run)
     for name in (*RECORDS, *([] if mine is None else [mine])):
         assert (run.path / name).is_file()
-
-
-def test_tasks_that_are_linked_to_stay(tmp_path: Path) -> None:
-    run, own = create(tmp_path / "run"), tmp_path / "own"
-    own.mkdir()
-    (own / "train.jsonl").write_text("mine")
-    (run.path / ".lock").touch()
-    (run.path / "tasks").symlink_to(own)
-    with pytest.raises(RunError, match="contains 'tasks'"):
-        create(run.path)
-    drop_if_empty(run)
-    assert (own / "train.jsonl").read_text() == "mine"
-
-
-def test_a_file_of_the_users_is_not_taken_for_our_own(tmp_path: Path) -> None:
-    """What is written aside has a name that nobody else has."""
-    (tmp_path / "plan.json.tmp").write_text("mine")
-    write_text(tmp_path / "plan.json", "{}")
-    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {
-        "plan.json": "{}",
-        "plan.json.tmp": "mine",
-    }
 
 
 def test_what_a_kill_left_aside_is_cleared_with_the_lock_held(tmp_path: Path) -> None:
@@ -256,13 +211,6 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(
         "config.json",
         "result.json",
     ]
-
-
-def test_without_a_configuration_there_is_nothing_to_resume(tmp_path: Path) -> None:
-    with pytest.raises(
-        RunError, match=r"gone/metrics.jsonl': No such file.* the folder, and start again$"
-    ):
-        append_json(tmp_path / "gone" / "metrics.jsonl", {"step": 1})
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

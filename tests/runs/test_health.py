@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.marks import long
 
-from tutelage.runs.findings import keep, warnings_of
+from tutelage.runs.findings import add_findings, list_warnings
 from tutelage.runs.health import Setup, examine
 from tutelage.types import JSON
 
@@ -70,7 +70,7 @@ def told(lines: list[Line], groups: int) -> list[JSON]:
     """What a run of these steps was told of."""
     kept: list[JSON] = []
     for end in range(1, len(lines) + 1):
-        keep(kept, lines[:end], Setup(groups=groups), number=end)
+        add_findings(kept, lines[:end], Setup(groups=groups), number=end)
     return kept
 
 
@@ -96,17 +96,17 @@ def test_a_task_that_is_solved_is_said_once_and_is_no_warning() -> None:
     lines = steps(binary, 4, 8, [0.5] * 5) + [line([[1.0] * 8] * 4) for _ in range(20)]
     (entry,) = told(lines, 4)
     assert (entry["name"], entry["step"], entry["warning"]) == ("solved", 8, False)
-    assert warnings_of([entry]) == []
+    assert list_warnings([entry]) == []
 
 
 def test_a_finding_names_the_run_the_reward_and_the_first_failure() -> None:
     ill = {"rollout/failed": 1.0, "rollout/agent_error": 1.0}
     setup = Setup(reward="the reward 'math'", failures={"agent_error": "a.py:1: KeyError: 'x'"})
     lines = [line([[0.0] * 8] * 64) | ill for _ in range(3)]
-    found = keep([], lines, setup, number=3, run="runs/a")
+    found = add_findings([], lines, setup, number=3, run="runs/a")
     kept: list[JSON] = []
-    assert keep(kept, lines, setup, number=3, run="runs/a") == found
-    told = " ".join(warnings_of(kept, "iteration"))
+    assert add_findings(kept, lines, setup, number=3, run="runs/a") == found
+    told = " ".join(list_warnings(kept, "iteration"))
     for part in (
         "from iteration 3: ",
         "correct the reward 'math' if it always returns the same",
@@ -144,7 +144,7 @@ def test_a_finding_that_passes_is_kept_with_its_steps() -> None:
     lines = [*good[:3], *({**step, **ill} for step in good[3:6]), good[6]]
     (entry,) = told(lines, 4)
     assert (entry["name"], entry["step"], entry["until"]) == ("failed", 6, 7)
-    (warning,) = warnings_of([entry])
+    (warning,) = list_warnings([entry])
     assert warning.startswith("step 6 to 7: 72 of 96 rollouts failed, mostly: timeout. Try: ")
 
 

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 from tests.weights.samples import LAPTOP
 from tests.weights.tiny_job import Notes, killed_and_resumed, material, overrides
-from typer.testing import CliRunner
 
-from tutelage.cli import build_app
-from tutelage.errors import MissingExtraError, RunError
+from tutelage.errors import MissingExtraError
 from tutelage.runs.folder import RunFolder, create, is_wall_clock
-from tutelage.runs.loggers import check_loggers, numbers
+from tutelage.runs.loggers import check_loggers, select_numbers
 from tutelage.weights import jobs
 from tutelage.weights.config import resolve
 
@@ -41,7 +39,7 @@ def wanted(folder: RunFolder) -> Seen:
     """All numbers of the run's own record."""
     out: Seen = {}
     for line in folder.read_metrics():
-        for name, value in numbers(line).items():
+        for name, value in select_numbers(line).items():
             out.setdefault(name, []).append((line["tick"], pytest.approx(value, rel=1e-6)))
     return out
 
@@ -121,43 +119,6 @@ def test_a_killed_run_has_neither_gaps_nor_doubles(source: Path, tmp_path: Path,
             assert found[metric] == values, metric
 
 
-@pytest.mark.full
-def test_a_resumed_mlflow_run_is_one_run(source: Path, tmp_path: Path) -> None:
-    from mlflow.tracking import MlflowClient
-
-    folder = killed_and_resumed(
-        source,
-        tmp_path / "run",
-        at=3,
-        trainer__logger="[mlflow]",
-        trainer__project_name="mine",
-        trainer__experiment_name="first",
-    )
-    client: Any = MlflowClient((folder.path / "mlflow").resolve().as_uri())
-    experiment = client.get_experiment_by_name("mine")
-    (made,) = client.search_runs([experiment.experiment_id])
-    assert made.info.run_name == "first"
-    assert made.info.status == "FINISHED"
-    assert json.loads(made.data.params["actor"])["optim"]["lr"] == 1e-2
-
-
-@pytest.mark.full
-def test_wandb_without_a_network_goes_on_offline(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    keys = overrides(source, trainer__logger="[wandb]", trainer__total_training_steps=1)
-    done = CliRunner().invoke(
-        build_app(), ["train", "math", "--output", str(tmp_path / "run"), *keys]
-    )
-    assert done.exit_code == 0, done.output
-    assert done.stderr.count("wandb: ") == 1
-    assert "so it logs offline; upload it later with: wandb sync" in done.stderr
-    assert "1 step in" in done.stderr
-    assert in_wandb(RunFolder(tmp_path / "run"))["reward/mean"]
-
-
 @pytest.mark.parametrize("name", READERS)
 def test_a_missing_package_is_found_before_the_run(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -176,19 +137,7 @@ def test_a_missing_package_is_found_before_the_run(
     check_loggers(["console", "jsonl"])
 
 
-@pytest.mark.full
-def test_an_mlflow_store_that_cannot_be_used_is_an_error_before_training(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://nowhere")
-    folder = create(tmp_path / "run")
-    keys = overrides(source, trainer__logger="[mlflow]")
-    with pytest.raises(RunError, match="MLFLOW_TRACKING_URI"):
-        jobs.train(resolve("math", keys, machine=LAPTOP), folder, Notes())
-    assert not folder.read_metrics()
-
-
 def test_metrics_of_other_phases_carry_their_name() -> None:
     line = {"phase": "control", "step": 3, "tick": 9, "reward/mean": 0.5}
-    assert numbers(line) == {"control/reward/mean": 0.5}
-    assert numbers(line | {"phase": "rl"}) == {"reward/mean": 0.5}
+    assert select_numbers(line) == {"control/reward/mean": 0.5}
+    assert select_numbers(line | {"phase": "rl"}) == {"reward/mean": 0.5}

@@ -51,16 +51,3 @@ def test_a_prompt_that_the_agent_cuts_or_wraps_is_used(texts: list[str]) -> None
 )
 def test_a_prompt_of_which_the_calls_have_other_words_is_not(text: str) -> None:
     assert unused(text)
-
-
-def test_short_templates_and_other_scripts_and_tools_are_looked_at_alike() -> None:
-    assert unused("Say a digit: a number is known.", template="Be {mood} now.")
-    assert not unused("Be calm now.", template="Be {mood} now.")
-    asked = "2+2\u7b49\u4e8e\u51e0\u8bf7\u4e00\u6b65\u4e00\u6b65\u601d\u8003"
-    assert not unused(asked, template="{q}\u8bf7\u4e00\u6b65\u4e00\u6b65\u601d\u8003")
-    assert unused(asked, template="\u8bf7\u7528\u4e2d\u6587\u56de\u7b54 {q}")
-    assert not unused("?", template="Adds up numbers.", described="Adds up numbers.")
-    assert not unused("Say a digit.", template="{only}")
-    assert (
-        unused_template_warnings([make_rollout("r")], {"p": PromptTemplate("Hello there.")}) == []
-    )

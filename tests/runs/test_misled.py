@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders import make_attempt, make_call, make_rollout
 
-from tutelage.runs.findings import keep
+from tutelage.runs.findings import add_findings
 from tutelage.runs.health import Setup
 from tutelage.runs.metrics import reward_correlations, rollout_metrics, untried_warning
 from tutelage.statistics.outcome import Success
@@ -36,7 +36,7 @@ def told(changed: dict[str, float], steps: int = 20) -> list[JSON]:
     kept: list[JSON] = []
     lines = [HEALTHY | changed] * steps
     for end in range(1, steps + 1):
-        keep(kept, lines[:end], Setup(groups=4, rate=1e-6), number=end)
+        add_findings(kept, lines[:end], Setup(groups=4, rate=1e-6), number=end)
     return kept
 
 
@@ -52,7 +52,7 @@ def test_a_penalty_under_which_the_reward_rises_is_none_too_large() -> None:
     kept: list[JSON] = []
     lines = [HEALTHY | {"kl/pull": 2.0, "reward/mean": 0.1 + 0.04 * i} for i in range(20)]
     for end in range(1, 21):
-        keep(kept, lines[:end], Setup(groups=16, rate=1e-6), number=end)
+        add_findings(kept, lines[:end], Setup(groups=16, rate=1e-6), number=end)
     assert kept == []
 
 

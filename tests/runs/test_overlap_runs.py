@@ -13,16 +13,8 @@ from typer.testing import CliRunner
 
 from tutelage import RL, Trainer, rollout
 from tutelage.cli import build_app
-from tutelage.errors import ConfigError
-from tutelage.orchestration.data.synthetic import builtin_graph, generate
-from tutelage.orchestration.planner.settings import Phase1Settings
-from tutelage.orchestration.setup import PlannerConfig, read_sets
-from tutelage.prompts.config import resolve_prompt
-from tutelage.prompts.setup import setup_from
-from tutelage.prompts.tasks import cut
 from tutelage.resources import LLM
 from tutelage.runs.progress import Progress
-from tutelage.seeds import SeedTree
 from tutelage.tasks.dataset import Dataset
 from tutelage.testing import tiny_policy
 
@@ -128,37 +120,3 @@ def test_a_trainer_counts_its_datasets(
     assert "1 of 2 test tasks are also training tasks" in caplog.text
     ids = [t.id for t in Dataset.load(tmp_path / "run" / "tasks" / "train.jsonl")]
     assert len({*ids}) == 5
-
-
-def test_a_prompt_search_refuses_a_test_that_is_not_sealed(tmp_path: Path) -> None:
-    """Another id or label does not make another task."""
-    made = [{"id": i, "question": f"What is {i} + 1?", "answer": i + 1} for i in range(9)]
-    write_rows(tmp_path / "train.jsonl", made[:3])
-    write_rows(tmp_path / "val.jsonl", made[3:6])
-    labelled = [{**made[4], "id": "new", "source": "test"}, *made[6:]]
-    write_rows(tmp_path / "test.jsonl", labelled)
-    files = {name: [str(tmp_path / f"{name}.jsonl")] for name in ("train", "val", "test")}
-    config = resolve_prompt("math", (), {**files, "algorithm": "screen", "reward": "math"})
-    with pytest.raises(ConfigError, match="1 of 4 test tasks are also in train or val"):
-        setup_from(config, {})
-
-
-def test_one_dataset_is_cut_so_that_equal_rows_stay_together() -> None:
-    tasks = Dataset([{"id": i, "question": f"q{i % 10}"} for i in range(40)])
-    for seed in range(5):
-        splits = cut(tasks, seed)
-        assert sum(map(len, (splits.train, splits.val, splits.test))) == 40
-
-
-def test_a_planner_counts_instructions(tmp_path: Path) -> None:
-    catalog = builtin_graph().catalog
-    made = [w.to_row(catalog) for w in generate(builtin_graph(), 80, SeedTree(2), max_nodes=3)]
-    (tmp_path / "train.json").write_text(json.dumps(made[:60]))
-    (tmp_path / "test.json").write_text(json.dumps(made[50:]))
-    train, test = str(tmp_path / "train.json"), str(tmp_path / "test.json")
-    sets = read_sets(PlannerConfig(phase="1", train=train, test=test), Phase1Settings())
-    assert "10 of 30 test tasks are also training tasks" in sets.facts["overlap"]
-    (tmp_path / "train.json").write_text(json.dumps(made[:60] * 2))
-    cut_off = read_sets(PlannerConfig(phase="1", train=train), Phase1Settings())
-    asked = {w.instruction for w in (*cut_off.train, *cut_off.held_out)}
-    assert not asked & {w.instruction for w in cut_off.test}

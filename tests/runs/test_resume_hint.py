@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tutelage.runs.resume_hint import asked_again, resume_command, resume_hint
-from tutelage.types import Task
+from tutelage.runs.resume_hint import resume_command, resume_hint
 
 
 def test_the_command_is_named_as_it_can_be_typed(
@@ -29,25 +27,3 @@ def test_the_command_is_named_as_it_can_be_typed(
     assert resume_command(Path("run")) == "'my venv/bin/python' -m tutelage resume run"
     monkeypatch.setattr(sys, "argv", ["train.py"])
     assert resume_command(Path("run")) == "tutelage resume run"
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"question": "What is 6 * 7?"}, '"What is 6 * 7?"'),
-        ({"question": "What do 3 lamps cost, in $?"}, "'What do 3 lamps cost, in $?'"),
-        (
-            {"question": "What do 3 lamps cost?", "prices": {"lamp": 23, "scarf": 2.5}},
-            '"What do 3 lamps cost?" prices.lamp=23 prices.scarf=2.5',
-        ),
-        ({"question": "What do 3 lamps cost?", "prices": {"desk lamp": 23}}, None),
-        ({"question": "Is this a price list?", "prices": "yes"}, '"Is this a price list?"'),
-        ({"question": "What is " + "1 + " * 40 + "1?"}, None),
-        ({"question": "What is\n6 * 7?"}, None),
-        ({"code": "x"}, None),
-    ],
-)
-def test_a_question_is_asked_again_with_what_it_is_about(
-    fields: dict[str, Any], words: str | None
-) -> None:
-    assert asked_again(Task("t", fields)) == words

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -25,7 +24,7 @@ except KeyboardInterrupt as stopped:
 """
 FITTING = """
 import asyncio, sys
-from tutelage.trainer.running import blocking
+from tutelage.trainer.running import run_blocking
 
 async def training():
     try:
@@ -34,15 +33,15 @@ async def training():
     finally:
         print("saved", flush=True)
 
-blocking(training())
+run_blocking(training())
 """
 
 IN_A_NOTEBOOK = FITTING.replace(
-    "blocking(training())",
+    "run_blocking(training())",
     """
 async def cell():
     try:
-        blocking(training())
+        run_blocking(training())
     except KeyboardInterrupt:
         print("interrupted", flush=True)
 
@@ -81,35 +80,6 @@ def test_under_nohup_a_hangup_is_not_heard() -> None:
     assert (out, process.returncode) == ("went on\n", 0), err
 
 
-LOSING_ITS_TERMINAL = """
-import fcntl, os, sys, termios, time
-os.setsid()
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from tutelage.runs.signals import exit_code, handle_signals
-handle_signals()
-try:
-    print("ready", flush=True)
-    while True:
-        time.sleep(0.1)  # a signal just before a sleep does not end it
-except KeyboardInterrupt as stopped:
-    for stream in (sys.stdout, sys.stderr):
-        print("saving", file=stream, flush=True)
-    sys.exit(exit_code(stopped))
-"""
-
-
-def test_a_terminal_that_closes_does_not_fail_what_saves() -> None:
-    """Writing to it is an error from then on."""
-    ours, theirs = os.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOSING_ITS_TERMINAL], stdin=theirs, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    with open(ours, "rb", buffering=0) as terminal:
-        assert terminal.read(5) == b"ready"
-    assert process.wait(120) == 128 + signal.SIGHUP
-
-
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.full)]
 )
@@ -126,45 +96,3 @@ def test_an_interrupted_notebook_cell_cancels_its_training_and_waits() -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
     assert (out, process.returncode) == ("saved\ninterrupted\n", 0), err
-
-
-FORKING = """
-import multiprocessing, sys, time
-from tutelage.runs.signals import handle_signals
-handle_signals()
-def wait():  # Python drops a signal that comes to a fork before its first instruction
-    print("ready", flush=True)
-    time.sleep(600)
-child = multiprocessing.get_context("fork").Process(target=wait)
-child.start()
-sys.stdin.readline()
-child.terminate()
-child.join()
-print(child.exitcode, flush=True)
-"""
-
-
-def test_a_fork_ends_at_a_signal_as_any_process_does() -> None:
-    with program(FORKING) as process:
-        out, err = process.communicate("now\n", timeout=120)
-    assert (out, err) == (f"{-signal.SIGTERM}\n", "")
-
-
-FORK_THAT_EXITS = """
-import os, sys
-from tutelage.cli import app
-
-def command(prog_name):
-    if os.fork() == 0:
-        sys.exit(0)
-    print(os.wait()[1], flush=True)
-
-app.check_platform, app.build_app, app.get_command = (lambda *_: command,) * 3
-app.main()
-"""
-
-
-def test_a_fork_that_exits_does_not_end_the_command() -> None:
-    words = [sys.executable, "-c", FORK_THAT_EXITS]
-    found = subprocess.run(words, capture_output=True, timeout=120)
-    assert (found.returncode, found.stdout) == (0, b"0\n"), found.stderr

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tutelage.statistics.intervals import (
     mean_interval,
     rate_interval,
-    student,
+    student_quantile,
     wilson,
 )
 
@@ -85,4 +85,4 @@ def test_the_interval_of_a_mean_is_that_of_student_over_tasks() -> None:
     ("freedom", "quantile"), [(1, 12.7062), (9, 2.2622), (10, 2.2281), (30, 2.0423), (199, 1.9720)]
 )
 def test_quantiles_of_student(freedom: int, quantile: float) -> None:
-    assert student(freedom) == pytest.approx(quantile, abs=5e-5)
+    assert student_quantile(freedom) == pytest.approx(quantile, abs=5e-5)

@@ -77,17 +77,6 @@ def test_a_database_that_is_not_there(server: Server) -> None:
         open_store(server.url("nothing"))
 
 
-def test_a_database_of_something_else(server: Server) -> None:
-    from sqlalchemy import create_engine, text
-
-    address = server.create("books")
-    driven = address.replace("postgresql://", "postgresql+psycopg://")
-    with create_engine(driven).begin() as conn:
-        conn.execute(text("CREATE TABLE books (title text)"))
-    with pytest.raises(StoreError, match=r"\['books'\]\): use another database"):
-        open_store(address)
-
-
 def test_a_password_is_never_shown(tmp_path: Path) -> None:
     from sqlalchemy import make_url
 
@@ -102,15 +91,6 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="has no database name") as caught:
         open_store("postgresql://me:secret@host")
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.full
-def test_processes_open_a_new_database_at_the_same_time(fresh: Fresh) -> None:
-    code = "import sys; from tutelage.store import open_store; open_store(sys.argv[1]).runs()"
-    command = [sys.executable, "-c", code, fresh()]
-    children = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
-    errors = [child.communicate()[1].decode() for child in children]
-    assert [child.returncode for child in children] == [0] * 4, errors
 
 
 def write(address: str, first: int, count: int) -> subprocess.Popen[str]:

@@ -83,18 +83,6 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
         open_store(path)
 
 
-def test_a_damaged_page(tmp_path: Path) -> None:
-    path = tmp_path / "x.db"
-    with open_store(path) as store:
-        store.put_run("run_a", **samples.RUN)
-        store.put_rollouts(samples.rollouts(50))
-    data = bytearray(path.read_bytes())
-    data[4096 * 20 :] = b"\xff" * (len(data) - 4096 * 20)
-    path.write_bytes(data)
-    with pytest.raises(StoreError, match=r"x\.db': it is corrupt"), open_store(path) as store:
-        list(store.rollouts("run_a"))
-
-
 def test_a_reader_sees_whole_batches_and_never_blocks_the_writer(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with open_store(path) as writer, open_store(path, create=False) as reader:

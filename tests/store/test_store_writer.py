@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -123,21 +121,3 @@ def test_leaving_the_block_raises_too(store: Store) -> None:
         StoreWriter(store) as writer,
     ):
         writer.submit([rollout(run_id="run_x")])
-
-
-@pytest.mark.full
-@pytest.mark.system
-def test_a_program_that_forgot_to_close_still_flushes(tmp_path: Path) -> None:
-    code = """
-import sys
-from tests.store import samples
-from tutelage.store import StoreWriter, open_store
-store = open_store(sys.argv[1])
-store.put_run("run_a", **samples.RUN)
-StoreWriter(store, max_batch=1).submit(samples.rollouts(30))
-"""
-    path = tmp_path / "x.db"
-    root = Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", code, str(path)], check=True, cwd=root)
-    with open_store(path) as store:
-        assert store.count("run_a") == 30

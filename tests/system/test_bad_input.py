@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
-from weights.parrot import rows
 
 from .command import Command
 
 Arguments = Callable[..., list[str]]
-GOOD = [json.dumps(row) for row in rows(0, 3)]
 
 
 def refused(command: Command, arguments: list[str], *told: str) -> str:
@@ -27,24 +25,6 @@ def refused(command: Command, arguments: list[str], *told: str) -> str:
     after = sorted(p for p in command.cwd.rglob("*") if not p.name.startswith("."))
     assert [p for p in after if p.suffix not in (".pyc",) and p.name != "__pycache__"] == before
     return err
-
-
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        ([*GOOD, '{"question": "x", '], "tasks.jsonl:4: invalid JSON at column 19"),
-        (
-            [GOOD[0], GOOD[1].replace("q1", "q0")],
-            "tasks.jsonl:2: duplicate id 'q0', already used by a different row, tasks.jsonl:1",
-        ),
-    ],
-)
-def test_a_broken_line_is_named_by_file_and_number(
-    with_tools: Arguments, tutelage: Command, lines: list[str], told: str
-) -> None:
-    (tutelage.cwd / "tasks.jsonl").write_text("".join(line + "\n" for line in lines))
-    refused(tutelage, with_tools(train="tasks.jsonl"), told)
-    refused(tutelage, with_tools(val="tasks.jsonl"), told)
 
 
 @pytest.mark.parametrize(
@@ -69,21 +49,6 @@ def test_what_a_flag_names_must_be_there(
     (tutelage.cwd / "full").mkdir()
     (tutelage.cwd / "full" / "mine.txt").write_text("mine")
     refused(tutelage, with_tools(**flags), told)
-
-
-@pytest.mark.parametrize(
-    ("keys", "told"),
-    [
-        ({"actor.ppo_mini_batch_size": 5}, "does not divide the 16 rollouts of a batch"),
-        ({"rollout.temperature": 0}, "nothing to learn from"),
-        ({"rollout.max_len": 100}, "its prompt must fit"),
-        ({"trainer.device": "cuda:9"}, "trainer.device"),
-    ],
-)
-def test_a_key_must_exist_and_fit(
-    with_tools: Arguments, tutelage: Command, keys: dict[str, object], told: str
-) -> None:
-    refused(tutelage, with_tools(keys), told)
 
 
 def refusing_template(model: Path) -> None:
@@ -174,20 +139,3 @@ def test_a_named_run_that_was_cut_off_goes_on_where_no_folder_is_given(
     assert json.loads((folder / "result.json").read_text())["status"] == "finished"
     # What is finished is not continued, and what is begun beside it is said.
     assert "a run of the name 'mine' already, so this is runs/mine-3" in tutelage(*args).check().err
-
-
-@pytest.mark.parametrize("name", [".lock", "result.json"])
-def test_a_run_folder_that_cannot_be_used_is_named(
-    references: Any, name: str, tutelage: Command
-) -> None:
-    """A folder in the place of a file is refused to everybody, also to root."""
-    run = shutil.copytree(references["with_tools"].folder / "run", tutelage.cwd / "run")
-    (run / name).unlink()
-    if name == ".lock":
-        (run / name).mkdir()
-        assert "cannot write to the run folder 'run'" in tutelage.here("resume", "run").check(2).err
-    else:
-        (run / name).write_text("{")
-        told = tutelage.here("resume", "run").check(2).err
-        assert "'run/result.json' is damaged" in told
-        assert "remove it, and resume the run" in told

@@ -1,25 +1,20 @@
 """A full disk: a clear message whatever file it hits, and a resume that lost nothing.
 
 A limit to the size of every file (`RLIMIT_FSIZE`) hits the configuration, the store, the policy or
-a checkpoint, depending on its height; `/dev/full` hits a file that is appended to.
+a checkpoint, depending on its height.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-from tutelage.runs.folder import RunFolder
-from tutelage.weights import checkpoint
 
 from .command import Command
 from .reference import Reference
 
 Arguments = Callable[..., list[str]]
-NO_DEVICE = not Path("/dev/full").exists()
 
 
 @pytest.mark.full
@@ -52,25 +47,3 @@ def test_without_room_for_the_configuration_nothing_is_left(
     assert "resume" not in job.err
     assert not (tutelage.cwd / "run").exists()
     tutelage(*args).check()
-
-
-@pytest.mark.full
-@pytest.mark.skipif(NO_DEVICE, reason="this system has no /dev/full")
-def test_a_line_of_metrics_that_cannot_be_written(
-    references: dict[str, Reference], tutelage: Command
-) -> None:
-    run = tutelage.cwd / "run"
-    job = tutelage.start(*references["with_tools"].arguments)
-    assert job.until(lambda: len(checkpoint.complete(RunFolder(run))) >= 2)
-    job.kill()
-    metrics = run / "metrics.jsonl"
-    kept = tutelage.cwd / "kept.jsonl"
-    metrics.touch()
-    metrics.rename(kept)
-    metrics.symlink_to("/dev/full")
-    told = tutelage("resume", "run").check(2).err
-    assert "cannot write 'run/metrics.jsonl': No space left on device" in told
-    assert "tutelage resume run" in told
-    metrics.unlink()
-    kept.rename(metrics)
-    references["with_tools"].check(tutelage)

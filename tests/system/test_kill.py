@@ -299,7 +299,7 @@ EVERY_STATE: dict[str, object] = {
     "algorithm.kl_ctrl.type": "adaptive",
     "algorithm.kl_ctrl.horizon": 50,
     "actor.use_kl_loss": "true",
-    "actor.kl_loss_type": "k3+",
+    "actor.kl_loss_type": "full",
     "actor.entropy_coeff": 0.001,
     "trainer.logger": "[tensorboard]",
 }

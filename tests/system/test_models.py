@@ -178,6 +178,21 @@ def test_the_guides_command(one_thread: None, tutelage: Command) -> None:
 
 
 @pytest.mark.full
+def test_supervised_training_of_the_embedded_job(tutelage: Command) -> None:
+    """`--algorithm sft`: demonstrations alone, and no step of reinforcement learning."""
+    keys = ["sft.max_steps=4", "sft.eval_every=2", "sft.cooldown_steps=2", "sft.batch_size=4"]
+    keys += ["trainer.val_tasks=4", "agent.max_tokens_per_turn=16"]
+    tutelage("train", "math", "--algorithm", "sft", "--output", "out", *keys).check()
+    run = RunFolder(tutelage.cwd / "out")
+    assert {line["phase"] for line in run.read_metrics()} == {"cold_start", "after"}
+    result = run.read_result()
+    assert result is not None
+    assert (result["status"], result["rl_steps"], result["algorithm"]) == ("finished", 0, "sft")
+    loads(run.policy)
+    tutelage("ask", "out", "What is 17 * 23 + 5?").check()
+
+
+@pytest.mark.full
 def test_a_checkpoint_of_another_run_is_a_start(
     one_thread: None, with_tools: Any, references: Any, tutelage: Command
 ) -> None:

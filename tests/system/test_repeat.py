@@ -61,20 +61,6 @@ def test_two_runs_are_equal_whatever_the_threads(
 
 
 @pytest.mark.full
-def test_another_seed_is_another_run(
-    first: dict[str, Any], embedded: Arguments, tmp_path: Path
-) -> None:
-    other = played(tmp_path / "c", embedded({"trainer.threads": 1}, seed="4"))
-    assert not other["rollouts"].keys() & first["rollouts"].keys()
-    assert other["policy"]["model.safetensors"] != first["policy"]["model.safetensors"]
-    sampled = [
-        [r["attempts"][0]["calls"][0]["sampled"]["token_ids"] for r in run["rollouts"].values()]
-        for run in (first, other)
-    ]
-    assert sampled[0] != sampled[1]
-
-
-@pytest.mark.full
 def test_runs_with_tools_and_several_updates_are_equal(
     with_tools: Arguments, tmp_path: Path
 ) -> None:

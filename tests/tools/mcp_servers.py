@@ -20,12 +20,6 @@ def pid() -> str:
 
 
 @server.tool(structured_output=False)
-def die() -> str:
-    """End the server."""
-    os._exit(3)
-
-
-@server.tool(structured_output=False)
 async def wait(path: str) -> str:
     """Wait for ever; a cancelled call leaves a file."""
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import shlex
 import socket
@@ -14,23 +13,15 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 pytest.importorskip("mcp", reason="mcp is not installed: tutelage[mcp]")
 
-from mcp_types import Tool as McpTool
 
 from tutelage.environments import rollout_environments
 from tutelage.errors import ConfigError
 from tutelage.tools import execute_tool_calls, resolve_tools
-from tutelage.tools.mcp import (
-    MAX_RESTARTS,
-    _convert_tools,  # pyright: ignore[reportPrivateUsage]
-)
-from tutelage.tools.mcp_results import result_text
 from tutelage.tools.registry import close_tools
 from tutelage.tools.tool import Tool
 from tutelage.types import Task, ToolCall, ToolResult
@@ -100,32 +91,6 @@ def test_annotations_say_which_tools_are_destructive_and_the_protocol_where_ther
     ours = resolve_tools([f"mcp:{HERE}"])
     close_tools(ours)
     assert [tool.destructive for tool in ours.values()] == [False]
-
-
-def told(structured: object, *texts: str, typed: bool = True) -> str:
-    blocks = [SimpleNamespace(type="text", text=text) for text in texts]
-    given: Any = SimpleNamespace(content=blocks, structured_content=structured)
-    return result_text(given, "tool", typed)
-
-
-@pytest.mark.parametrize(
-    ("structured", "texts", "said"),
-    [
-        ({"result": "[1]"}, ["[1]"], "[1]"),
-        ({"result": "2026-01-02"}, ['"2026-01-02"'], "2026-01-02"),
-        ({"result": [[1], [2]]}, ["1", "2"], "[[1], [2]]"),
-        ({"result": None}, [], "null"),
-        ({"x": 1}, [], '{"x": 1}'),
-        (None, ["{"], "{"),
-    ],
-)
-def test_a_text_that_is_a_typed_result_is_told_once(
-    structured: object, texts: list[str], said: str
-) -> None:
-    assert told(structured, *texts) == told(structured, *texts, typed=False) == said
-    plain = type(told(structured, *texts)) is str
-    value = structured["result"] if isinstance(structured, dict) and "result" in structured else 0
-    assert plain == isinstance(value, str), "which no reader takes for JSON"
 
 
 async def test_a_structured_result_a_long_one_and_an_odd_name(shared: dict[str, Tool]) -> None:
@@ -203,46 +168,12 @@ def test_a_shared_server_serves_several_event_loops(shared: dict[str, Tool]) -> 
 
 
 @pytest.mark.full
-def test_a_shared_server_that_ended_is_started_again_a_few_times() -> None:
-    tools = resolve_tools([f"mcp:{ODD}"])
-    seen: set[str] = set()
-    for _ in range(MAX_RESTARTS + 1):
-        pid, died = asyncio.run(both(tools))
-        assert died.error == "raised"
-        assert pid.error is None, pid.text
-        seen.add(pid.text)
-    assert len(seen) == MAX_RESTARTS + 1
-    pid, _ = asyncio.run(both(tools))
-    assert "the MCP server of this tool has ended" in pid.text
-    close_tools(tools)
-    close_tools(tools)
-
-
-async def both(tools: dict[str, Tool]) -> tuple[ToolResult, ToolResult]:
-    (pid,) = await run(tools, ask("pid"))
-    (died,) = await run(tools, ask("die"))
-    await asyncio.sleep(0.3)
-    return pid, died
-
-
-@pytest.mark.full
 def test_a_server_that_does_not_start_says_why() -> None:
     with pytest.raises(ConfigError, match=r"MCP server(.|\n)*no licence found"):
         resolve_tools([f"mcp:{ODD} --fail"])
 
 
 # ---------------------------------------------------------------- by name
-
-
-def test_a_server_that_never_answers_is_told_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("tutelage.tools.mcp.START_SECONDS", 0.5)
-    silent = shlex.join([sys.executable, "-c", "import time; time.sleep(600)"])
-    with pytest.raises(ConfigError, match=r"no answer within 0\.5 seconds"):
-        resolve_tools([f"mcp:{silent}"])
-    gc.collect()
-    assert caplog.records == []
 
 
 @pytest.mark.full
@@ -272,12 +203,6 @@ def test_a_server_object_in_a_file(tmp_path: Path) -> None:
     path.write_text("server = 3\n")
     with pytest.raises(ConfigError, match="is a int, not an MCPServer object"):
         resolve_tools([f"mcp:{path}:server"])
-
-
-@pytest.mark.parametrize("name", ["mcp:", "mcp/rollout: ", "mcp:'half"])
-def test_a_name_without_a_server(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"missing a command|cannot parse"):
-        resolve_tools([name])
 
 
 def test_two_servers_with_one_tool_name() -> None:
@@ -320,38 +245,3 @@ def test_a_server_over_http(address: str) -> None:
     (result,) = asyncio.run(run(tools, ask("calculator", '{"expression": "6*7"}')))
     close_tools(tools)
     assert (result.error, result.text) == (None, "42")
-
-
-# ---------------------------------------------------------------- schemas
-
-
-def tool_of(schema: dict[str, Any]) -> Tool:
-    (one,) = _convert_tools(
-        [McpTool(name="odd", description="Odd.", input_schema=schema)], "server"
-    )
-    return one
-
-
-async def test_the_dialect_of_a_schema_decides() -> None:
-    pair = {"type": "array", "items": [{"type": "string"}, {"type": "integer"}]}
-    draft = "http://json-schema.org/draft-07/schema#"
-    tool = tool_of({"$schema": draft, "type": "object", "properties": {"a": pair}})
-    assert tool.signature.read('{"a": ["x", 1]}') == {"a": ["x", 1]}
-    (result,) = await run({"odd": tool}, ask("odd", '{"a": [1, "x"]}'))
-    assert "argument 'a.0': 1 is not of type 'string'" in result.text
-
-
-@pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        ({"$ref": "#/$defs/Missing"}, "unresolved reference '/$defs/Missing'"),
-        ({"type": "nothing"}, "'nothing' is not valid under any of the given schemas"),
-    ],
-)
-def test_a_schema_that_cannot_be_checked_is_refused_by_the_tools_name(
-    schema: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigError) as refused:
-        tool_of({"type": "object", "properties": {"a": schema}})
-    assert "invalid schema of the MCP tool 'odd' of 'server'" in str(refused.value)
-    assert words in str(refused.value)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from typing import Any
 
 import pytest
@@ -13,11 +11,9 @@ from tutelage.errors import ConfigError
 from tutelage.tools.sandbox import (
     TIERS,
     Sandbox,
-    SandboxError,
     SandboxLimits,
     Tier,
     client,
-    spawn,
     tier_problems,
     usable_tier,
 )
@@ -139,28 +135,6 @@ async def test_values_that_only_look_like_data_do_not(tier: Tier, expression: st
         )
         with pytest.raises(ValueError, match=r"no result value|not a Python literal|malformed"):
             (await sandbox.evaluate(expression)).plain_value()
-
-
-async def test_a_server_that_is_killed_while_it_starts_a_sandbox_fails_nobody() -> None:
-    """It holds the request, and takes it into its grave."""
-    async with Sandbox() as first:
-        assert (await first.run("x = 41")).error is None
-        server = spawn.running_server(os.getpid())._process.pid
-        os.kill(server, signal.SIGSTOP)
-        async with Sandbox() as second:
-            opening = asyncio.ensure_future(second.run("6 * 7"))
-            await asyncio.sleep(0.3)
-            assert not opening.done()
-            os.kill(server, signal.SIGKILL)
-            assert (await opening).output == "42\n"
-        assert (await first.run("x + 1")).output == "42\n", "who plays is not disturbed"
-
-
-async def test_several_processes_need_namespaces() -> None:
-    if tier_problems()["rlimit"] is not None:
-        pytest.skip("no tier rlimit here")
-    with pytest.raises(SandboxError, match="'namespaces'"):
-        await Sandbox(SandboxLimits(processes=3), tier="rlimit").run("1")
 
 
 def test_no_protection_must_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

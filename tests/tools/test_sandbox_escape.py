@@ -149,12 +149,3 @@ def test_a_project_that_is_installed_as_editable_stays_closed(tier: str, tmp_pat
     assert {said.strip() for said in (*closed[:3], closed[5])} <= refused
     assert [said.strip() for said in closed[3:5]] == ["ModuleNotFoundError"] * 2
     assert [six, sympy] == ["66\n", "77\n"]
-
-
-@pytest.mark.parametrize("user", USERS)
-def test_several_processes_are_bounded_and_end_with_the_sandbox(user: str) -> None:
-    problem = tier_problems()["namespaces"]
-    if problem is not None:
-        pytest.skip(f"the tier 'namespaces' does not work here: {problem}")
-    held, seen = outcomes()["namespaces", user].result()["many processes"]
-    assert held, seen

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import socket
-import threading
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from tests.collector import Collector
@@ -68,20 +65,6 @@ def test_a_collector_that_is_down_is_one_warning_and_holds_up_nothing() -> None:
     assert out.dropped == 400
 
 
-def test_a_collector_that_answers_late_holds_up_nothing(collector: Collector) -> None:
-    collector.go.clear()
-    warnings: list[str] = []
-    out = exporter(collector.url, warnings, max_queue=10)
-    began = threading.Thread(target=lambda: [out.submit([rollout()]) for _ in range(1000)])
-    began.start()
-    began.join(10)
-    assert not began.is_alive()
-    assert out.dropped > 900
-    collector.go.set()
-    out.close()
-    assert len(warnings) == 1
-
-
 def test_a_collector_that_comes_back_at_once_gets_what_waited(collector: Collector) -> None:
     collector.statuses = [503, 429]
     warnings: list[str] = []
@@ -89,40 +72,6 @@ def test_a_collector_that_comes_back_at_once_gets_what_waited(collector: Collect
         out.submit([rollout()])
         assert out.flush(30)
     assert (len(collector.spans), out.dropped, warnings) == (4, 0, [])
-
-
-def test_what_a_collector_that_is_down_for_long_misses_is_lost_and_counted(
-    collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tutelage.tracing.export.TIMEOUT", 0.5)  # too little to try again
-    monkeypatch.setattr("tutelage.tracing.export.PAUSE", 1.0)
-    collector.statuses = [503]
-    warnings: list[str] = []
-    with exporter(collector.url, warnings) as out:
-        out.submit([rollout()])
-        out.submit([rollout(name="roll_1")])
-        assert out.flush(30) is False
-        time.sleep(1.1)
-        out.submit([rollout(name="roll_2")])
-        assert out.flush(30)
-    assert (len(collector.requests), len(collector.spans)) == (2, 4)
-    assert (out.dropped, len(warnings)) == (2, 1)
-    assert "returned status 503" in warnings[0]
-
-
-def test_nothing_is_logged_of_each_try(caplog: pytest.LogCaptureFixture) -> None:
-    warnings: list[str] = []
-    with exporter(dead(), warnings) as out:
-        out.submit([rollout()])
-    assert [row for row in caplog.records if row.name.startswith("opentelemetry")] == []
-
-
-def test_half_a_surrogate_pair_arrives_as_text(collector: Collector) -> None:
-    half = replace(foreign(1), name="half", attributes={"half \ud83d": ["\ud83d", 2**70, None]})
-    with exporter(collector.url, [], content=True) as out:
-        out.submit([half])
-    (span,) = collector.spans
-    assert span.attributes == {"half \\ud83d": ["\\ud83d", str(2**70), None]}
 
 
 def test_a_refusal_is_final(collector: Collector) -> None:
@@ -151,12 +100,6 @@ def test_where_traces_go(url: str | None, env: dict[str, str], wanted: str | Non
     assert endpoint(url, env) == wanted
 
 
-@pytest.mark.parametrize("url", ["localhost:4318", "grpc://h:4317", "http://"])
-def test_what_is_no_address(url: str) -> None:
-    with pytest.raises(ConfigError, match="not an OTLP/HTTP endpoint"):
-        endpoint(url, {})
-
-
 @pytest.mark.parametrize("written", ["x-team=Zürich", "x-team=Z%C3%BCrich"])
 def test_a_header_that_cannot_be_sent_is_named_without_its_value(written: str) -> None:
     name = "OTEL_EXPORTER_OTLP_HEADERS"
@@ -165,15 +108,6 @@ def test_a_header_that_cannot_be_sent_is_named_without_its_value(written: str) -
     told = str(caught.value)
     assert told.startswith(f"header 2 of 2 in {name} cannot be sent: use letters, digits and -")
     assert "rich" not in told
-
-
-def test_a_header_whose_name_cannot_be_sent_is_told_by_its_number() -> None:
-    """The name may be a key, written in its place."""
-    name = "OTEL_EXPORTER_OTLP_HEADERS"
-    with pytest.raises(ConfigError) as caught:
-        headers({name: "a=b,Authorization: Bearer sk-secret="})
-    assert str(caught.value).startswith(f"header 2 of 2 in {name} cannot be sent")
-    assert "sk-secret" not in str(caught.value)
 
 
 def test_headers_of_the_environment() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import gzip
 import json
 from collections.abc import Callable
@@ -11,8 +10,6 @@ from dataclasses import replace
 
 import pytest
 from google.protobuf import json_format
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -102,66 +99,13 @@ def test_the_official_example_of_json_is_read() -> None:
     assert span.resource == {"service.name": "my.service"}
 
 
-def test_spans_without_valid_identifiers_are_counted() -> None:
-    request = ExportTraceServiceRequest()
-    scoped = request.resource_spans.add().scope_spans.add()
-    for trace, span in ((b"1" * 16, b"2" * 8), (b"", b"2" * 8), (b"\0" * 16, b"2" * 8),
-                        (b"1" * 16, b"2" * 7)):  # fmt: skip
-        made = scoped.spans.add()
-        made.trace_id, made.span_id = trace, span
-        made.start_time_unix_nano, made.end_time_unix_nano = 2**64 - 1, 1
-        made.kind = 77  # pyright: ignore
-    spans, rejected = read_otlp(request.SerializeToString(), PROTOBUF)
-    assert (len(spans), rejected) == (1, 3)
-    assert (spans[0].start_ns, spans[0].end_ns, spans[0].kind) == (2**63 - 1,) * 2 + (
-        "unspecified",
-    )
-    body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "xyz"}]}]}]})
-    assert read_otlp(body.encode(), JSON_TYPE) == ([], 1)
-
-
-def test_what_json_has_no_word_for_becomes_text() -> None:
-    odd = replace(SPAN, attributes={"nan": float("nan"), "inf": float("inf"), "big": 2**70})
-    ((span,), _) = read_otlp(encode_protobuf([odd]), PROTOBUF)
-    assert span.attributes == {"nan": "nan", "inf": "inf", "big": str(2**70)}
-    ((span,), _) = read_otlp(encode_protobuf([replace(SPAN, name="half \ud83d")]), PROTOBUF)
-    assert span.name == "half \\ud83d"
-
-
-def bomb(levels: tuple[int, ...], filler: bytes, size: int) -> bytes:
-    """`filler` as often as fits, inside messages of these field numbers."""
-
-    def varint(value: int) -> bytes:
-        out = b""
-        while value > 0x7F:
-            out += bytes([value & 0x7F | 0x80])
-            value >>= 7
-        return out + bytes([value])
-
-    body = filler * (size // len(filler))
-    for field in reversed(levels):
-        body = bytes([field << 3 | 2]) + varint(len(body)) + body
-    return body
-
-
 REFUSED: dict[str, tuple[Callable[[], bytes], str, str, int]] = {
     "too long": (lambda: b"x" * (MAX_BODY + 1), PROTOBUF, "", 413),
-    "too long unpacked": (lambda: zipped(b"\0" * (MAX_BODY + 1)), PROTOBUF, "gzip", 413),
     "half a gzip": (lambda: zipped(zipped(b"x" * 100))[:30], PROTOBUF, "gzip", 400),
-    "no gzip": (lambda: b"no gzip", PROTOBUF, "gzip", 400),
     "no protobuf": (lambda: b"\xff" * 30, PROTOBUF, "", 400),
-    "many resources": (lambda: bomb((), b"\x0a\x00", 4 << 20), PROTOBUF, "", 413),
-    "many scopes": (lambda: bomb((1,), b"\x12\x00", 4 << 20), PROTOBUF, "", 413),
-    "many spans": (lambda: bomb((1, 2), b"\x12\x00", 4 << 20), PROTOBUF, "", 413),
     "half an object": (lambda: b"{", JSON_TYPE, "", 400),
-    "no object": (lambda: b"[]", JSON_TYPE, "", 400),
     "no list": (lambda: b'{"resourceSpans": 3}', JSON_TYPE, "", 400),
-    "deep lists": (lambda: b"[" * 100_000, JSON_TYPE, "", 400),
     "deep objects": (lambda: b'{"a":' * 100_000 + b"1" + b"}" * 100_000, JSON_TYPE, "", 400),
-    "a long list": (
-        lambda: b'{"resourceSpans": [' + b"{}," * 2_000_000 + b"{}]}", JSON_TYPE, "", 413
-    ),
-    "no text": (lambda: b"\xff\xfe", JSON_TYPE, "", 400),
     "another type": (lambda: b"", "text/plain", "", 415),
     "another encoding": (lambda: b"", PROTOBUF, "br", 415),
 }  # fmt: skip
@@ -173,13 +117,7 @@ def zipped(body: bytes) -> bytes:
     return gzip.compress(body, mtime=0)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=pytest.mark.full if case == "many spans" else ())
-        for case in REFUSED
-    ],
-)
+@pytest.mark.parametrize("case", REFUSED)
 def test_what_is_no_request_or_too_much_is_refused(case: str) -> None:
     make, kind, encoding, status = REFUSED[case]
     body = make()
@@ -187,44 +125,6 @@ def test_what_is_no_request_or_too_much_is_refused(case: str) -> None:
         read_otlp(body, kind, encoding)
     assert caught.value.status == status
     assert len(str(caught.value)) < 500
-
-
-def test_too_many_spans_are_refused() -> None:
-    with pytest.raises(OtlpError, match="more than 20000 spans"):
-        read_otlp(bomb((1, 2), b"\x12\x00", 2 * 20_001), PROTOBUF)
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.binary(max_size=300), st.sampled_from([PROTOBUF, JSON_TYPE]), st.sampled_from(["", "gzip"])
-)
-def test_any_bytes_are_spans_or_an_error(body: bytes, kind: str, encoding: str) -> None:
-    try:
-        spans, _ = read_otlp(body, kind, encoding)
-    except OtlpError:
-        return
-    assert all(len(span.trace_id) == 32 for span in spans)
-
-
-json_things = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["resourceSpans", "scopeSpans", "spans", "traceId", "spanId", "name",
-                         "attributes", "key", "value", "stringValue", "kind", "status", "code",
-                         "events", "startTimeUnixNano", "resource"]),
-        inner,
-        max_size=4,
-    ),
-    max_leaves=12,
-)  # fmt: skip
-
-
-@settings(max_examples=300, deadline=None)
-@given(json_things)
-def test_any_json_is_spans_or_an_error(thing: object) -> None:
-    with contextlib.suppress(OtlpError):
-        read_otlp(json.dumps(thing).encode(), JSON_TYPE)
 
 
 def test_the_answer_says_how_many_were_rejected() -> None:

@@ -203,10 +203,3 @@ def test_bad_demonstrations_are_refused_before_a_model_loads(place: Path) -> Non
     rule = ("--success", ">=2")
     said = command(*TRAIN, "--demonstrations", "teacher", *rule, "--output", "runs/a", code=2)
     assert "'runs/teacher' has no demonstrations: 0 of its 4 rollouts succeeded" in said
-
-
-@pytest.mark.full
-def test_a_run_that_is_no_evaluation_is_refused(place: Path) -> None:
-    command(*TRAIN, "--demonstrations", "teacher", "--output", "runs/trained")
-    said = command(*TRAIN, "--demonstrations", "trained", "--output", "runs/a", code=2)
-    assert "tutelage export runs/trained --format sft --out FILE.jsonl" in said

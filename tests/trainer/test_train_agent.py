@@ -81,54 +81,6 @@ def test_its_weights_are_trained_resumed_and_evaluated(place: Path) -> None:
     assert found["graded"] or found["mean_reward"] in (0, 1)
 
 
-def test_a_refused_command_leaves_no_folder(place: Path) -> None:
-    """What is wrong is found once the agent and its tasks were read."""
-    servers = ("rollout.name=vllm", "rollout.servers=[http://127.0.0.1:1]")
-    said = command(*TRAIN, "--val", "c.jsonl", *KEYS, *servers, "--output", "runs/a", code=2)
-    assert "rollout.servers: no server is usable" in said
-    assert not (place / "runs" / "a").exists()
-
-
-def test_a_reward_that_never_grades_stops_the_training_at_its_first_step(place: Path) -> None:
-    (place / "agent.py").write_text(
-        "from tutelage import rollout\n\n\n@rollout\nasync def says(task, llm):\n"
-        "    return (await llm.chat(task['text'], max_tokens=4)).reply.content or ''\n"
-    )
-    (place / "r.py").write_text("def score(prediction, task):\n    return task.fields['x']\n")
-    words = (*TRAIN, *KEYS, "--reward", "r.py:score", "--steps", "2", "--output", "runs/a")
-    said = command(*words, "trainer.val_before_train=false", code=1)
-    assert "no rollout could be graded, and all 16 failed the same way: reward 'r.py:score'" in said
-    assert "at r.py:2: KeyError: 'x'. Fix the reward, and start again" in said
-    assert "tutelage resume" not in said
-    assert "all 16 failed the same way" in command("resume", "a", code=1), (
-        "the reward is found again"
-    )
-
-
-@pytest.mark.full
-def test_an_agent_that_returned_nothing_is_measured_again_once_it_is_corrected(
-    place: Path,
-) -> None:
-    code = (
-        "from tutelage import rollout\n\n\n@rollout\nasync def says(task, llm):\n"
-        "    said = await llm.chat(task['text'], max_tokens=4)\n"
-    )
-    (place / "agent.py").write_text(code)
-    (place / "r.py").write_text("def score(prediction):\n    return float('e' in prediction)\n")
-    words = (*TRAIN, *KEYS, "--val", "c.jsonl", "--steps", "1", "--output", "runs/a")
-    said = command(*words, "--reward", "r.py:score", code=1)
-    assert "reward r.py:score, which grades the reply" in said
-    assert "all 4 rollouts of a measurement failed (4 x no reward)" in said
-    assert "resume runs/a, with --allow-changes if you have corrected the agent" in said
-    assert "failed (4 x no reward)" in command("resume", "a", code=1), "it is played again"
-    (place / "agent.py").write_text(f"{code}    return said.reply.content or ''\n")
-    command("resume", "a", "--allow-changes")
-    result = RunFolder(place / "runs" / "a").read_result()
-    assert result is not None
-    assert result["judged_before_sampled"]["judged"] == 4
-    assert result["failures"] == result["first_failures"] == {}
-
-
 def test_a_text_that_nothing_grades_stops_a_training(place: Path) -> None:
     (place / "agent.py").write_text(AGENT.replace("sum(", "str(").replace(" / 4", ""))
     said = command(*TRAIN, *KEYS, "--val", "c.jsonl", "--output", "runs/a", code=1)
@@ -231,17 +183,6 @@ def test_a_template_that_the_agent_never_uses_is_told_of(
     assert any("'style' is in no model call" in warning for warning in result["warnings"])
 
 
-def test_its_prompt_is_searched_for_by_the_algorithm(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ("--train", "a.jsonl", "--model", "model", "--algorithm", "screen", "--dry-run")
-    shown = command("train", "agent.py", *words)
-    assert "screen" in shown
-    assert "nothing was searched for or written" in shown
-    other = command("train", "prompt", "agent.py", *words)
-    assert shown.partition(" after ")[0] == other.partition(" after ")[0]
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -260,48 +201,6 @@ def test_what_is_wrong_is_said_in_words(place: Path, words: tuple[str, ...], sai
     before = sorted(place.iterdir())
     assert said in command(*words, code=2)
     assert [p for p in sorted(place.iterdir()) if p.name not in ("__pycache__", "runs")] == before
-
-
-LEAVES_CLIENTS_OPEN = """
-import asyncio, gc, sys
-import openai
-from tutelage import RL, Trainer, rollout
-from tutelage.testing import tiny_policy
-
-KEPT = []
-
-async def ask(llm, kept):
-    client = openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key)
-    KEPT.extend([client] * kept)
-    said = [{"role": "user", "content": "a"}]
-    await client.chat.completions.create(model=llm.model, messages=said, max_tokens=2)
-
-@rollout
-async def agent(task, llm):
-    for kept in (True, False):
-        await ask(llm, kept)
-        await asyncio.to_thread(lambda: asyncio.run(ask(llm, kept)))
-    gc.collect()
-    return 0.5
-
-trainer = Trainer(
-    algorithm=RL({"rollout.max_len": 128, "agent.max_tokens_per_turn": 4}),
-    train_dataset=[{"question": f"a{i}"} for i in range(4)],
-    policy=tiny_policy(),
-)
-for _ in range(2):
-    assert trainer.dev(agent, n=2).ok
-print("played")
-"""
-
-
-@pytest.mark.full  # a process of its own that trains, nine seconds
-def test_clients_that_an_agent_leaves_open_are_not_told_of() -> None:
-    line = [sys.executable, "-c", LEAVES_CLIENTS_OPEN]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
-    assert done.stdout == "played\n", done.stderr
-    assert "Event loop is closed" not in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.full

@@ -128,11 +128,3 @@ def test_samples_of_another_temperature_are_refused(gateway: Gateway, tmp_path: 
         trainer(tmp_path, tiny_policy(), attempt_session, **{"rollout.temperature": 0.7}).fit(
             counts
         )
-
-
-def test_a_history_that_the_endpoint_renders_is_not_chosen(
-    gateway: Gateway, tmp_path: Path
-) -> None:
-    attempt_session = gateway.open("served", "main", ScriptedClient(["It is 2."]))
-    with pytest.raises(ConfigError, match=r"remove agent\.thinking"):
-        trainer(tmp_path, tiny_policy(), attempt_session, **{"agent.thinking": "keep"}).fit(counts)

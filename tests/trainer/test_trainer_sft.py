@@ -131,30 +131,6 @@ def test_killed_and_resumed_is_the_same_bit_for_bit(
     assert resumed.success_after == whole.success_after
 
 
-class Told(Progress):
-    """Keeps what is said before it begins."""
-
-    def start(self, title: str, lines: Mapping[str, str]) -> None:
-        self.lines = dict(lines)
-
-
-def test_it_says_whose_policy_and_tools_are_trained(
-    demonstrations: Path, tmp_path: Path, one_thread: None
-) -> None:
-    """No name of the embedded job's stands for what a caller brought."""
-    told = Told()
-    few: dict[str, Any] = {"epochs": 1, "test_dataset": None, "progress": told}
-    supervised(demonstrations, tmp_path, **few).fit(says)
-    assert told.lines["policy"].startswith("passed in Python, ")
-    assert told.lines["tools"] == "the agent's own"
-    folder = tmp_path / "model"
-    tiny_policy().save(folder)
-    more: dict[str, Any] = {"policy": None, "model": str(folder), "output_dir": tmp_path / "two"}
-    supervised(demonstrations, tmp_path, **few, **more).fit(says)
-    assert told.lines["policy"].startswith(f"{folder}, ")
-    assert told.lines["tools"] == "the agent's own"
-
-
 def test_without_tests_it_only_learns(
     demonstrations: Path, tmp_path: Path, one_thread: None
 ) -> None:

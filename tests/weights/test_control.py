@@ -174,23 +174,6 @@ def config(*words: str, **flags: Any) -> Any:
     return resolve("math", words, machine=LAPTOP, flags=flags).config
 
 
-def test_it_is_off_unless_it_is_asked_for() -> None:
-    assert config().trainer.control == "none"
-    assert config(train="a.jsonl", val="b.jsonl").trainer.control == "none"
-    assert config(model="m", train="a.jsonl").trainer.control == "none"
-    assert config("trainer.control=true", model="m", train="a.jsonl").trainer.control == "auto"
-    rl = resolve("rl", ["agent.reward_name=math"], machine=LAPTOP, flags={"train": "a.jsonl"})
-    assert rl.config.trainer.control == "none"
-
-
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [("true", "auto"), ("false", "none"), ("null", "none"), ("none", "none"), ("rloo", "rloo")],
-)
-def test_its_spellings(word: str, value: str) -> None:
-    assert config(f"trainer.control={word}").trainer.control == value
-
-
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -203,3 +186,11 @@ def test_its_spellings(word: str, value: str) -> None:
 def test_what_would_be_no_comparison_is_refused(words: tuple[str, ...], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         config(*words)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("true", "auto"), ("false", "none"), ("null", "none"), ("none", "none"), ("rloo", "rloo")],
+)
+def test_its_spellings(word: str, value: str) -> None:
+    assert config(f"trainer.control={word}").trainer.control == value

@@ -11,13 +11,14 @@ import torch
 from tests.marks import first, long
 from torch import Tensor
 
+from tutelage.algorithms.rl.value import explained_variance
 from tutelage.config import RunConfig
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
 from tutelage.policy.value import ValueModel
 from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
-from tutelage.weights.critic import Critic, explained_variance
+from tutelage.weights.critic import Critic
 from tutelage.weights.learner import Learner
 from tutelage.weights.scoring import by_token
 

@@ -165,10 +165,3 @@ def test_demonstrations_are_of_training_tasks_and_guess_as_often_as_asked(
         assert seen <= known
         guesses = sum("<tool_call>" not in text for text in made) / len(made)
         assert guesses == pytest.approx(share, abs=0.1 if share == 0.7 else 0.0)
-
-
-def test_the_sizes_of_the_parts_can_be_set() -> None:
-    tasks = load_tasks(config("data.train_tasks=5", "trainer.val_tasks=6", "trainer.test_tasks=7"))
-    assert (len(tasks.train), len(tasks.val), len(tasks.test)) == (5, 6, 7)
-    assert len(tasks.shown) > 5, "demonstrations are other tasks"
-    assert tasks.train == load_tasks(config()).train[:5]

@@ -76,23 +76,18 @@ def test_some_steps_teach_it_to_answer(guesser: Path, tmp_path: Path) -> None:
     assert all(line["max_dlogp"] < 1e-4 for line in steps)
 
 
+EACH = {
+    **{name: (f"algorithm.adv_estimator={name}", *BY_ITSELF.get(name, ())) for name in ESTIMATORS},
+    **{f"loss {name}": (f"actor.policy_loss.loss_mode={name}",) for name in LOSSES},
+}
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("estimator", [name for name in ESTIMATORS if name != "grpo"])
-def test_every_estimator_learns(guesser: Path, tmp_path: Path, estimator: str) -> None:
-    keys = (f"algorithm.adv_estimator={estimator}", *BY_ITSELF.get(estimator, ()))
-    result, steps = train(guesser, tmp_path, *keys, steps=24)
+@pytest.mark.parametrize("name", [name for name in EACH if name not in ("grpo", "loss vanilla")])
+def test_every_estimator_and_loss_learns(guesser: Path, tmp_path: Path, name: str) -> None:
+    result, steps = train(guesser, tmp_path, *EACH[name], steps=24)
     rewards = [line["reward/mean"] for line in steps]
     print([round(r, 2) for r in rewards])
-    assert sum(rewards[-3:]) / 3 > sum(rewards[:2]) / 2 + LEAST.get(estimator, 0.3)
-    if estimator not in LEAST:
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:2]) / 2 + LEAST.get(name, 0.3)
+    if name not in LEAST:
         assert result["success_after_sampled"] > result["success_before_sampled"] + 0.2
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("loss", [name for name in LOSSES if name != "vanilla"])
-def test_every_loss_learns(guesser: Path, tmp_path: Path, loss: str) -> None:
-    result, steps = train(guesser, tmp_path, f"actor.policy_loss.loss_mode={loss}", steps=24)
-    rewards = [line["reward/mean"] for line in steps]
-    print([round(r, 2) for r in rewards])
-    assert sum(rewards[-3:]) / 3 > sum(rewards[:2]) / 2 + 0.3
-    assert result["success_after_sampled"] > result["success_before_sampled"] + 0.2

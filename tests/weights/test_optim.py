@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tutelage.config.rl import OptimizerConfig
 from tutelage.weights import optim
-from tutelage.weights.optim import Optimizer, make_optimizer, supervised_optimizer
-from tutelage.weights.process_group import accumulate
+from tutelage.weights.optim import SUPERVISED, Optimizer, make_optimizer
+from tutelage.weights.process_group import ONE_PROCESS
 
 Made = tuple[list[tuple[str, Tensor]], Optimizer]
 
@@ -40,7 +40,7 @@ def make_adamw() -> Made:
 
 def make_muon() -> Made:
     named = parameters()
-    return named, supervised_optimizer(named, lr=1e-2)
+    return named, make_optimizer(named, SUPERVISED.model_copy(update={"lr": 1e-2}), "muon")
 
 
 def work(named: list[tuple[str, Tensor]], optimizer: Optimizer, steps: range) -> None:
@@ -126,7 +126,7 @@ def test_gradients_add_up_in_the_order_of_the_items(threads: int) -> None:
     def loss(item: Tensor) -> tuple[Tensor, int]:
         return (item @ weights).tanh().pow(2).sum(), id(item)
 
-    reports = accumulate([weights, unused], items, loss, threads=threads)
+    reports = ONE_PROCESS.accumulate([weights, unused], items, loss, threads=threads)
     assert reports == [id(item) for item in items]
     found = weights.grad
     assert found is not None
@@ -140,7 +140,7 @@ def test_gradients_add_up_in_the_order_of_the_items(threads: int) -> None:
     assert wanted is not None
     torch.testing.assert_close(found, wanted)
     weights.grad = None
-    accumulate([weights, unused], items, loss, threads=1)
+    ONE_PROCESS.accumulate([weights, unused], items, loss, threads=1)
     assert weights.grad is not None
     assert torch.equal(weights.grad, found), "threads change no bit"
 
@@ -148,7 +148,7 @@ def test_gradients_add_up_in_the_order_of_the_items(threads: int) -> None:
 def test_threads_that_overtake_each_other_never_wait_for_ever() -> None:
     weights = torch.ones(2, requires_grad=True)
     for _ in range(300):
-        accumulate([weights], range(5), lambda n: (weights.sum() * n, None), threads=3)
+        ONE_PROCESS.accumulate([weights], range(5), lambda n: (weights.sum() * n, None), threads=3)
     assert weights.grad is not None
     assert weights.grad.tolist() == [3000.0, 3000.0]
 
@@ -163,4 +163,4 @@ def test_an_error_in_a_thread_is_raised() -> None:
 
     for threads in (1, 2):
         with pytest.raises(ZeroDivisionError, match="item 2"):
-            accumulate([weights], [1, 2, 3], loss, threads=threads)
+            ONE_PROCESS.accumulate([weights], [1, 2, 3], loss, threads=threads)

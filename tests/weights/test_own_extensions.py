@@ -117,27 +117,6 @@ def test_a_loss_of_a_file_reads_the_clip_range(train: Train, tmp_path: Path) -> 
     assert "clip_ratio has no effect" not in said
 
 
-LOSS_FILES = {
-    "float": ("@loss(clip=0.2)\ndef own(inputs): ...\n", "must be (low, high), such as (0.2, 0.2)"),
-    "scalar": (
-        "def own(inputs):\n    return TokenLoss(inputs.logp_BT.sum(), inputs.logp_BT > 0)\n",
-        "returned a TokenLoss of the shapes [(), (",
-    ),
-    "misspelt": (
-        "import torch\ndef owned(inputs): ...\n",
-        "does not define 'own'; did you mean 'owned'?",
-    ),
-}
-
-
-@pytest.mark.parametrize("wrong", LOSS_FILES)
-def test_what_is_wrong_with_a_loss(wrong: str, train: Train, tmp_path: Path) -> None:
-    text, words = LOSS_FILES[wrong]
-    head = "from tutelage.algorithms.rl import TokenLoss, loss\n"
-    (tmp_path / "mine.py").write_text(head + text)
-    assert words in refusal(train(f"{LOSS}={tmp_path / 'mine.py'}:own"))
-
-
 @pytest.mark.full
 def test_a_loss_of_a_file_trains_with_what_it_declares(
     train: Train, source: Path, tmp_path: Path
@@ -202,15 +181,35 @@ WRONG = {
         "use @loss() with parentheses",
     ),
     "raises": ("def own(batch):\n    return 1 / 0\n", "line 2: ZeroDivisionError"),
+    "misspelt": (
+        "import torch\ndef owned(inputs): ...\n",
+        "does not define 'own'; did you mean 'owned'?",
+    ),
+}
+OF_LOSSES = {
+    "float": (
+        "from tutelage.algorithms.rl import loss\n@loss(clip=0.2)\ndef own(inputs): ...\n",
+        "must be (low, high), such as (0.2, 0.2)",
+    ),
+    "scalar": (
+        "from tutelage.algorithms.rl import TokenLoss\n"
+        "def own(i):\n    return TokenLoss(i.logp_BT.sum(), i.logp_BT > 0)\n",
+        "returned a TokenLoss of the shapes [(), (",
+    ),
 }
 
 
-@pytest.mark.parametrize("key", [ESTIMATOR, LOSS])
-@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        *((key, wrong) for key in (ESTIMATOR, LOSS) for wrong in WRONG),
+        *((LOSS, w) for w in OF_LOSSES),
+    ],
+)
 def test_what_is_wrong_with_a_file_is_said_before_a_model_loads(
     key: str, wrong: str, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, words = WRONG[wrong]
+    text, words = {**WRONG, **OF_LOSSES}[wrong]
     (tmp_path / "mine.py").write_text(text)
     monkeypatch.setattr(
         "tutelage.weights.inputs.load_policy", lambda *_, **__: pytest.fail("a model")
@@ -296,13 +295,13 @@ def test_a_loss_that_cannot_train_is_told_at_once_and_mended_it_trains(
 @pytest.mark.full
 def test_a_foreign_run_does_not_run_them(train: Train, source: Path, tmp_path: Path) -> None:
     """The file is part of what a run is remembered by, as that of a reward is."""
-    from tutelage.runs.trust import code_of
+    from tutelage.runs.trust import find_code
 
     (tmp_path / "loading.py").write_text(OWN)
     done = train(f"estimator={tmp_path / 'loading.py'}:halved", trainer__total_training_steps=1)
     assert done.exit_code == 0, done.output
     folder = RunFolder(tmp_path / "run")
-    assert f"{tmp_path / 'loading.py'}:halved" in code_of(folder)
+    assert f"{tmp_path / 'loading.py'}:halved" in find_code(folder)
     told: dict[str, Any] = json.loads(folder.config.read_text())
     told["config"]["agent"]["agent_type"] = f"{tmp_path / 'loading.py'}:Terse"
     told["config"]["agent"]["reward_name"] = "math"

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tutelage.runs.metrics import rollout_metrics
-from tutelage.runs.signals import Clock
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Task
 from tutelage.weights.cold_start import FLOOR, WARMUP, learning_rate
@@ -128,9 +127,3 @@ def test_tool_use_is_reported_by_name() -> None:
     assert (told["tools/unknown/errors"], told["tools/unknown/failed"]) == (1, 0)
     assert not [name for name in told if "frob" in name], "a model may invent any number of names"
     assert Counter(name.split("/")[0] for name in told)["tools"] == 8
-
-
-def test_the_clock_counts_all_processes() -> None:
-    clock = Clock(before=100.0)
-    first = clock.elapsed()
-    assert 100.0 <= first <= clock.elapsed()

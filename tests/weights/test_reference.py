@@ -15,6 +15,7 @@ from torch import Tensor
 from tutelage.algorithms.rl import estimate_advantages, kl_penalty
 from tutelage.errors import ConfigError, RunError
 from tutelage.policy.numerics import Numerics
+from tutelage.policy.row import Row
 from tutelage.runs.folder import create
 from tutelage.testing import tiny_policy
 from tutelage.weights import jobs
@@ -27,7 +28,7 @@ from .test_update import Probe, assert_same
 from .tiny_job import Notes, material, overrides, run, steps
 
 Fresh = Callable[..., Any]
-KINDS = ("kl", "abs", "mse", "low_var_kl")
+KINDS = ("kl", "abs", "mse", "low_var_kl", "full")
 LOSS = ("actor.use_kl_loss=true", "actor.kl_loss_coef=1.0", "actor.skip_zero_variance=false")
 
 
@@ -66,9 +67,9 @@ def gradient(policy: Any, learner: Learner, seed: int) -> tuple[list[Tensor], Ma
         ("qwen2", "low_var_kl"),
         ("qwen2", "kl+"),
         ("gpt2", "mse"),
-        *long(*(("qwen2", kind) for kind in ("abs", "mse"))),
+        *long(*(("qwen2", kind) for kind in ("abs", "mse", "full"))),
         *long(*(("qwen2", f"{kind}+") for kind in KINDS[1:])),
-        *long(("gpt2", "k3")),
+        *long(("gpt2", "k3"), ("gpt2", "full")),
     ],
 )
 def test_the_loss_gets_the_formulas_gradient(fresh: Fresh, layout: str, kind: str) -> None:
@@ -81,21 +82,55 @@ def test_the_loss_gets_the_formulas_gradient(fresh: Fresh, layout: str, kind: st
     rows = make_rows(step_of_rollouts(policy, 1), config())
     total: Any = 0.0
     value = 0.0
+    exact: list[Any] = [0.0] * len(policy.parameters())
     for row in rows.rows:
         scores = policy.score([row])
         with torch.no_grad():
             ref = reference.score([row]).logp_K
-        each = kl_penalty(scores.logp_K[None], ref[None], kind)[0]
-        total = total + each.sum()
+        if kind.startswith("full"):
+            each, slopes = exact_kl(policy, reference, row)
+            if kind == "full":
+                exact = [e + s for e, s in zip(exact, slopes, strict=True)]
+            else:  # the value of the one, the gradient of the other
+                total = total + kl_penalty(scores.logp_K[None], ref[None], "k2")[0].sum()
+        else:
+            each = kl_penalty(scores.logp_K[None], ref[None], kind)[0]
+            total = total + each.sum()
         value += float(each.detach().sum())
     tokens = int(rows.mask_BT.sum())
-    term = torch.autograd.grad(total / tokens, policy.parameters(), allow_unused=True)
+    if kind == "full":
+        term: Any = [e / tokens if isinstance(e, Tensor) else None for e in exact]
+    else:
+        term = torch.autograd.grad(total / tokens, policy.parameters(), allow_unused=True)
     wanted = [p + t for p, t in zip(plain, term, strict=True) if t is not None]
     assert_same([f for f, t in zip(found, term, strict=True) if t is not None], wanted)
     assert told["loss/kl"] == pytest.approx(value / tokens, rel=1e-3, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["kl", "low_var_kl", *long("abs", "mse")])
+def exact_kl(policy: Any, reference: Any, row: Row) -> tuple[Tensor, list[Any]]:
+    """Sum over the vocabulary, from every token's own score; and the gradient of all of them.
+
+    One token after the other: the graphs of a whole row at once take gigabytes.
+    """
+    vocab = policy.config.vocab_size
+    out: list[Tensor] = []
+    slopes: list[Any] = [0.0] * len(policy.parameters())
+    for column in (c for c, m in enumerate(row.mask) if m):
+        heads = [(*row.ids[:column], v) for v in range(vocab)]
+        mask = (0,) * column + (1,)
+        every = [Row(ids, mask) for ids in heads]
+        logp = policy.score(every).logp_K
+        with torch.no_grad():
+            ref = reference.score(every).logp_K
+        distance = (logp.exp() * (logp - ref)).sum()
+        out.append(distance.detach())
+        if distance.requires_grad:
+            found = torch.autograd.grad(distance, policy.parameters(), allow_unused=True)
+            slopes = [s if f is None else s + f for s, f in zip(slopes, found, strict=True)]
+    return torch.stack(out), slopes
+
+
+@pytest.mark.parametrize("kind", ["kl", "low_var_kl", *long("abs", "mse", "full")])
 def test_the_reward_pays_for_each_token(fresh: Fresh, kind: str) -> None:
     """Advantages are those of `score - beta * kl`, and groups are counted by their scores."""
     policy = fresh("qwen2", 2)
@@ -110,14 +145,17 @@ def test_the_reward_pays_for_each_token(fresh: Fresh, kind: str) -> None:
     assert learner.reference is not None
     found = make_rows(step_of_rollouts(policy, 2), config(*keys))
     found = replace(found, trainer_logp_BT=found.old_logp_BT)
-    found = learner.reference.measure(found)
+    found = learner.reference.measure(policy, found)
     kl_BT = torch.zeros_like(found.rewards_BT)
     for b, row in enumerate(found.rows):
         columns = [c for c, m in enumerate(row.mask) if m]
         with torch.no_grad():
             ref = reference.score([row]).logp_K
-            logp = found.old_logp_BT[b, columns]
-            kl_BT[b, columns] = kl_penalty(logp[None], ref[None], kind)[0]
+            if kind == "full":
+                kl_BT[b, columns] = exact_kl(policy, reference, row)[0]
+            else:
+                logp = found.old_logp_BT[b, columns]
+                kl_BT[b, columns] = kl_penalty(logp[None], ref[None], kind)[0]
     assert found.kl_BT is not None
     assert torch.allclose(found.kl_BT * found.mask_BT, kl_BT, atol=1e-4)
     wanted, _ = estimate_advantages(

@@ -19,7 +19,7 @@ from .tiny_job import killed_and_resumed, material, run, steps
 KINDS: dict[str, dict[str, object]] = {
     "critic": {"algorithm__adv_estimator": "gae", "trainer__critic_warmup": 1},
     "critic of its own": {"algorithm__adv_estimator": "gae", "critic__model__path": "MODEL"},
-    "reference": {"actor__use_kl_loss": "true", "actor__kl_loss_type": "k3+"},
+    "reference": {"actor__use_kl_loss": "true", "actor__kl_loss_type": "full"},
     "adaptive coefficient": {
         "algorithm__use_kl_in_reward": "true",
         "algorithm__kl_ctrl__type": "adaptive",

@@ -80,25 +80,6 @@ def test_a_validation_file_is_played_whole_unless_a_number_is_set(
         assert result["rollouts"] == 6 + 2 * played, "a step, and each task sampled and greedy"
 
 
-@pytest.mark.parametrize(
-    ("keys", "code", "told"),
-    [
-        (
-            {"agent__backend": "openai"},
-            2,
-            "the weights of a model at an endpoint cannot be trained",
-        ),
-        ({"rollout__name": "vllm"}, 0, "vLLM is not available, so the native engine is used"),
-    ],
-)
-def test_a_dry_run_says_what_becomes_of_the_guides_settings(
-    train: Callable[..., Any], keys: dict[str, object], code: int, told: str
-) -> None:
-    done = train("--dry-run", **keys)
-    assert done.exit_code == code, done.output
-    assert told in " ".join(done.output.split())
-
-
 @pytest.mark.full
 def test_what_is_measured_before_training_is_a_metric(train: Callable[..., Any]) -> None:
     done = train("--output", "run", trainer__val_before_train="true")
@@ -108,16 +89,6 @@ def test_what_is_measured_before_training_is_a_metric(train: Callable[..., Any])
     assert first["val/rollouts_sampled"] == first["val/rollouts_greedy"] == 2
     assert "val/reward_sampled" in first
     assert last["phase"] == "after"
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("asked", "told"), [("[]", "none"), ("null", "calculator, sum_1_to_n")])
-def test_no_tools_means_none(train: Callable[..., Any], asked: str, told: str) -> None:
-    embedded = {"model__path": None, "data__train_files": None, "data__val_files": None}
-    shortest = {"trainer__total_training_steps": 0, "sft__max_steps": 0}
-    done = train(agent__tools=asked, agent__reward_name=None, **embedded, **shortest)
-    assert done.exit_code == 0, done.output
-    assert re.search(rf"^ +tools +{told}", done.stderr, re.MULTILINE), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -152,30 +123,12 @@ def test_the_last_table_has_the_mean_reward_and_no_row_without_tools(
     cells = [line.split() for line in done.stdout.splitlines()]
     assert ["mean", "reward,", "sampled", "1", "1", "+0.000"] in cells
     assert "no tools" not in done.stdout
-    told, _, rest = (
-        (next(Path("runs").iterdir()) / "report.html").read_text().partition("Not measured")
-    )
-    assert rest.split("</p>")[0].split(":")[1].strip() == "control, after, without tools."
-    for words in ("without tools", "with its tools", "a control"):
-        assert words not in told
-
-
-@pytest.mark.full
-def test_a_rollout_that_was_cut_off_is_listed_with_its_last_text(train: Callable[..., Any]) -> None:
-    assert train("--output", "run").exit_code == 0
-    listed = CliRunner().invoke(build_app(), ["show", "run", "--rollouts", "12"]).stdout
-    texts = re.findall(r"what is 6 [*] 7[?] -> (.*)$", listed, re.MULTILINE)
-    assert len(texts) == 12
-    assert "nothing" not in texts
 
 
 def test_ask_is_suggested_with_a_question_of_the_run(train: Callable[..., Any]) -> None:
     done = train("--output", "run")
     suggested = next(line for line in done.stdout.splitlines() if "tutelage ask run" in line)
     assert re.search(r'ask run "\d: what is 6 [*] 7[?]"$', suggested), suggested
-    asked = CliRunner().invoke(build_app(), ["ask", "run", "what " * 400])
-    assert asked.exit_code == 2, asked.output
-    assert "does not fit into the context of 'run'" in asked.stderr
 
 
 @pytest.mark.full

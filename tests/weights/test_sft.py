@@ -168,14 +168,6 @@ def test_reasoning_that_the_template_leaves_out_is_said_once_a_file(
     assert "is not trained" not in shown + caplog.text
 
 
-def test_a_missing_file_is_told_alone(source: Path) -> None:
-    (source / "train.jsonl").unlink()
-    refused = command(source, "--dry-run")
-    assert refused.exit_code == 2
-    assert refused.stdout == ""
-    assert "train.jsonl' does not exist" in refused.stderr
-
-
 def resolved_sft(source: Path) -> Any:
     """The rows that are learned from."""
     setting = prepare_sft(resolved(source, steps=1).config)
@@ -213,11 +205,6 @@ def test_killed_and_resumed_is_the_same_bit_for_bit(
     assert losses(folder, "val/loss") == losses(whole, "val/loss")
     first, second = (dict(model.load_policy(str(f.policy)).named()) for f in (whole, folder))
     assert all(first[name].equal(second[name]) for name in first)
-
-
-def test_epochs_count_demonstrations(one_thread: None, source: Path) -> None:
-    _, result = run(source, "run", "epochs=2")
-    assert result["sft_steps"] == math.ceil(2 * 7 / 3)
 
 
 @pytest.mark.full
@@ -295,9 +282,3 @@ def test_keys_that_do_not_fit() -> None:
         resolve("sft", ["train=a.jsonl", "algorithm=rl"], machine=LAPTOP)
     with pytest.raises(ConfigError, match="need a reward"):
         resolve("sft", ["train=a.jsonl", "test=b.jsonl"], machine=LAPTOP)
-
-
-def test_keys_without_effect_are_listed() -> None:
-    keys = ["train=a.jsonl", "critic.optim.lr=1", "sft.lr=1", "agent.max_turns=2", "lr=1e-3"]
-    found = resolve("sft", keys, machine=LAPTOP).unused
-    assert set(found) == {"critic.optim.lr", "sft.lr", "agent.max_turns"}

@@ -21,9 +21,7 @@ from torch import Tensor
 from tutelage.config import RunConfig
 from tutelage.engine.chat import ChatSession
 from tutelage.policy.codec import Codec
-from tutelage.policy.named_templates import TEMPLATES
 from tutelage.policy.row import Row
-from tutelage.rollouts.rows import build_rows
 from tutelage.runs.folder import create
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine, tiny_policy
@@ -141,51 +139,6 @@ def test_a_rollout_counts_once_in_one_row_and_in_several(
             trained = [i for r in rows for i, m in zip(r.ids, r.mask, strict=True) if m]
             assert trained == [i for c in one.last.calls for i in c.sampled.token_ids]
         assert_same(gradient(policy, batch, settings)[0], slow_gradient(policy, rollouts, settings))
-
-
-async def test_an_earlier_thought_is_dropped_behind_a_turn_without_one(
-    fresh: Callable[..., Any],
-) -> None:
-    """A template that shows a turn without a thought as it was, and yet drops earlier thoughts."""
-    policy = fresh("qwen2", 0)
-    policy.codec.tokenizer.chat_template = TEMPLATES["qwen3"]
-    call = '<tool_call>\n{"name": "calculator", "arguments": {}}\n</tool_call>'
-    wanted: list[tuple[Any, int]] = [("drop", 2), ("keep", 1)]
-    for choice, rows in wanted:
-        codec = Codec(policy.codec.tokenizer)
-        codec.choose_thinking(choice, None)
-        said = [f"<think>\nhm\n</think>\n\n{call}", "It is 46", "Sure"]
-        chat = ChatSession(ScriptedEngine(codec, said), codec, seeds=SeedTree(0), name="att")
-        messages = [Message("user", "What?")]
-        for number in range(3):
-            turn = await chat.chat(messages, sampling=Sampling(max_tokens=200))
-            calls = turn.reply.tool_calls
-            more = (
-                Message("tool", "46", tool_call_id=calls[0].id, name="calculator")
-                if calls
-                else Message("user", "sure?")
-            )
-            messages += [turn.reply, more]
-            assert ("hm" in codec.decode(turn.prompt_ids)) is (
-                number == 1 or (number == 2 and choice == "keep")
-            )
-        assert len(build_rows(chat.calls)) == rows
-
-
-@pytest.mark.parametrize(("choice", "rows"), [("keep", 1), (None, 2)])
-async def test_a_client_that_sends_its_messages_back_as_they_were_has_its_thoughts_kept(
-    fresh: Callable[..., Any], choice: Any, rows: int
-) -> None:
-    codec = codec_of(fresh("qwen2", 0))
-    codec.choose_thinking(choice, None)
-    said = ["<think>\nhm\n</think>\n\nIt is 46", "Sure"]
-    chat = ChatSession(ScriptedEngine(codec, said), codec, seeds=SeedTree(0), name="att")
-    sampling = Sampling(max_tokens=200)
-    first = await chat.chat([Message("user", "What?")], sampling=sampling)
-    sent = [Message("user", "What?"), replace(first.reply), Message("user", "sure?")]
-    second = await chat.chat(sent, sampling=sampling)
-    assert ("hm" in codec.decode(second.prompt_ids)) is (choice == "keep")
-    assert len(build_rows(chat.calls)) == rows
 
 
 @pytest.mark.full

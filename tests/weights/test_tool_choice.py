@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -85,16 +84,6 @@ def test_required_calls_are_made_and_trained_by_the_odds_among_what_was_allowed(
     """The trainer computes the log-probabilities that were sampled, also after an update."""
     played = check_required(source, create(tmp_path / "run"), tokens=100)
     assert any(len(r.last.calls) == 2 for r in played), "the turn after the call is free"
-
-
-@pytest.mark.full
-@pytest.mark.timeout(300)
-def test_required_calls_of_the_real_model(
-    one_thread: None, small_real_model: Path, tmp_path: Path
-) -> None:
-    keys = [*keys_for(small_real_model, tmp_path), "trainer.max_actor_ckpt_to_keep=1"]
-    check_required(keys, create(tmp_path / "run"), tokens=40)
-    shutil.rmtree(tmp_path / "run")  # checkpoints of its vocabulary are large
 
 
 def test_none_offers_no_tools(source: list[str]) -> None:

@@ -23,7 +23,7 @@ from tutelage.policy.row import Row
 from tutelage.types import Call, Rollout
 from tutelage.weights.cold_start import supervised_step
 from tutelage.weights.learner import Learner
-from tutelage.weights.optim import Kind, supervised_optimizer
+from tutelage.weights.optim import SUPERVISED, Kind, make_optimizer
 
 from .samples import config, learn, step_of_rollouts
 
@@ -37,6 +37,7 @@ RUNS: dict[str, Sequence[str]] = {
     "gae and its critic": ("algorithm.adv_estimator=gae", "actor.ppo_epochs=2"),
     "kl in the reward": ("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"),
     "kl low_var": (*KL, "actor.kl_loss_type=low_var_kl"),
+    "kl full": (*KL, "actor.kl_loss_type=full"),
     "kl k1+": (*KL, "actor.kl_loss_type=k1+"),
     "token_tis": ("rollout.correction=token_tis", "actor.max_tokens_per_micro_batch=64"),
     "recomputed blocks": ("model.enable_gradient_checkpointing=true",),
@@ -92,7 +93,7 @@ def test_a_learner_learns_what_it_does_on_the_cpu(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("run", ["loss vanilla", "gae and its critic"])
+@pytest.mark.parametrize("run", ["loss vanilla", "gae and its critic", "kl full"])
 @on_device
 def test_it_runs_in_bfloat16(device: PretendedDevice, fresh: Fresh, run: str) -> None:
     policy = fresh("qwen3").to(device.first)
@@ -137,10 +138,11 @@ def test_supervised_steps(
     losses: list[list[float]] = []
     for where in (device.first, torch.device("cpu")):
         policy = fresh("qwen2").to(where)
-        used = supervised_optimizer(policy.named(), lr=1e-3, kind=optimizer)
+        optim = SUPERVISED.model_copy(update={"lr": 1e-3})
+        used = make_optimizer(policy.named(), optim, optimizer)
         steps = [supervised_step(policy, used, rows, FLOAT, 1.0, 64) for _ in range(3)]
         losses.append([values["loss/sft"] for values in steps])
-        again = supervised_optimizer(policy.named(), lr=1e-3, kind=optimizer)
+        again = make_optimizer(policy.named(), optim, optimizer)
         again.load_state_dict(used.state_dict())
         policy.save(tmp_path / where.type)
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)

@@ -17,15 +17,18 @@ from typer.testing import CliRunner
 from tutelage.cli import build_app
 from tutelage.errors import ConfigError
 from tutelage.policy.numerics import Numerics
+from tutelage.policy.row import Row
 from tutelage.runs.metrics import is_truncated
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
 from tutelage.types import Rollout, ToolResult
 from tutelage.weights.batch import make_rows, with_advantages
+from tutelage.weights.critic import Critic
 from tutelage.weights.learner import Learner
 
 from .samples import config, learn, rollout, step_of_rollouts
 from .test_batch import turns
+from .test_critic import GAE, value_model
 from .tiny_job import material, overrides
 
 Fresh = Callable[..., Any]
@@ -125,15 +128,49 @@ def test_a_step_that_was_cut_off_altogether_changes_nothing(fresh: Fresh) -> Non
     assert all(torch.equal(tensor, before[name]) for name, tensor in policy.named())
 
 
+def test_a_cut_is_worth_what_would_have_followed(fresh: Fresh) -> None:
+    """`gamma` times the value of the state after the last token is added to the reward there."""
+    policy = fresh("qwen2", 1)
+    settings = config(*GAE, "algorithm.bootstrap_truncated=true", "algorithm.gamma=0.9")
+    model = value_model(policy)
+    critic, played = Critic(model, settings, Numerics()), cut_off(policy)
+    batch = make_rows(played, settings)
+    following_BT = critic.following(batch)
+    assert following_BT is not None
+    last = {n: b for b, n in enumerate(batch.rollouts_B)}
+    for number, b in last.items():
+        if not is_truncated(played[number]):
+            assert not following_BT[b].any()
+            continue
+        row = batch.rows[b]
+        end = max(i for i, m in enumerate(row.mask) if m)
+        after = Row((*row.ids[: end + 1], 0), (*(0,) * (end + 1), 1))
+        wanted = float(model.values([after]).values[0].detach())
+        assert float(following_BT[b, end]) == pytest.approx(wanted, abs=1e-5)
+    values_BT = critic.values(batch.rows)
+    one = with_advantages(batch, settings, values_BT=values_BT)
+    two = with_advantages(batch, settings, values_BT=values_BT, following_BT=following_BT)
+    for b in last.values():
+        end = int(batch.mask_BT[b].nonzero()[-1])
+        gain = float(two.returns_BT[b, end] - one.returns_BT[b, end])
+        assert gain == pytest.approx(0.9 * float(following_BT[b, end]), abs=1e-5)
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return material(tmp_path_factory.mktemp("source"))
 
 
 @pytest.mark.full
-def test_the_command_trains_with_them(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {f"{BUFFER}.enable": "true", f"{BUFFER}.len": 8, "algorithm.mask_truncated": "true"},
+        {"algorithm.adv_estimator": "gae", "algorithm.bootstrap_truncated": "true"},
+    ],
+)
+def test_the_command_trains_with_them(source: Path, tmp_path: Path, keys: dict[str, Any]) -> None:
     out = tmp_path / "run"
-    keys = {f"{BUFFER}.enable": "true", f"{BUFFER}.len": 8, "algorithm.mask_truncated": "true"}
     more = [f"{key}={value}" for key, value in keys.items()]
     given = overrides(source, trainer__total_training_steps=2, rollout__response_length=12)
     args = ["train", "math", "--output", str(out), *given, *more]
@@ -143,6 +180,12 @@ def test_the_command_trains_with_them(source: Path, tmp_path: Path) -> None:
     told = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     lines = [line for line in told if line["phase"] == "rl"]
     assert any(line["rollout/truncated"] > 0 for line in lines)
+    if "algorithm.mask_truncated" not in keys:
+        without = [*args[:3], str(tmp_path / "without"), *given, more[0]]
+        assert CliRunner().invoke(build_app(), without).exit_code == 0
+        trained = [(out.parent / n / "policy" / "model.safetensors") for n in ("run", "without")]
+        assert trained[0].read_bytes() != trained[1].read_bytes()
+        return
     assert all(line["reward/overlong"] < 0 for line in lines)
     with open_store(out / "store.db", create=False) as store:
         cut = {r.id for r in store.rollouts("run") if is_truncated(r)}

@@ -142,18 +142,6 @@ def test_a_server_that_is_killed_costs_nothing(
     assert re.search(r"lost +1 vLLM server; events.jsonl says when", shown.get())
 
 
-@pytest.mark.full
-def test_a_server_that_is_down_as_the_run_begins_is_recorded(
-    source: Path, tmp_path: Path, servers: list[VLLMServer]
-) -> None:
-    servers[1].kill()
-    folder, notes = begin(source, tmp_path / "run", servers)
-    check_record(folder, 2)
-    assert any("it is excluded until it responds again" in note for note in notes.notes)
-    (lost,) = [e for e in folder.read_events() if e["event"] == "server_lost"]
-    assert (lost["server"], lost["version"]) == (servers[1].url, -1)
-
-
 def lose_the_only_server(source: Path, out: Path, only: list[VLLMServer]) -> RunFolder:
     """A run that has ended in its second step, since its server did."""
 
@@ -290,16 +278,6 @@ def test_a_server_of_the_runs_own_is_started_and_ended(
     assert any("starting vLLM" in note for note in notes.notes)
 
 
-def test_a_server_that_ends_at_once_is_reported_with_its_last_words(
-    source: Path, tmp_path: Path
-) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho 'ImportError: no vllm here'\nexit 3\n")
-    python.chmod(0o755)
-    with pytest.raises(EngineError, match=r"exited with code 3.*no vllm here"):
-        begin(source, tmp_path / "run", [], rollout__servers="[]", rollout__vllm_python=python)
-
-
 @pytest.mark.full
 def test_a_refused_command_leaves_nothing_in_the_way_of_the_mended_one(
     source: Path, tmp_path: Path, servers: list[VLLMServer]
@@ -346,6 +324,18 @@ def test_a_kill_while_a_server_starts_leaves_nothing_in_the_way(
     subprocess.run([sys.executable, "-m", "tutelage", *words], check=True, capture_output=True)
     check_record(RunFolder(out), 1)
     assert not list(out.glob("*vllm_model*")), "what the servers had is gone with them"
+
+
+@pytest.mark.full
+def test_a_server_that_is_down_as_the_run_begins_is_recorded(
+    source: Path, tmp_path: Path, servers: list[VLLMServer]
+) -> None:
+    servers[1].kill()
+    folder, notes = begin(source, tmp_path / "run", servers)
+    check_record(folder, 2)
+    assert any("it is excluded until it responds again" in note for note in notes.notes)
+    (lost,) = [e for e in folder.read_events() if e["event"] == "server_lost"]
+    assert (lost["server"], lost["version"]) == (servers[1].url, -1)
 
 
 def test_an_interpreter_that_is_not_there_is_refused(source: Path, tmp_path: Path) -> None:

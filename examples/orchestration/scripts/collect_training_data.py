@@ -31,7 +31,7 @@ def main() -> int:
             print(f"{done} of {count} instructions", file=sys.stderr, flush=True)
 
     try:
-        made = run_collection(
+        found, log, _ = run_collection(
             CollectConfig.model_validate(options),
             note=lambda text: print(text, file=sys.stderr),
             on_done=progress,
@@ -40,10 +40,9 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as stopped:
-        print("\n".join(stopped.__notes__), file=sys.stderr)
+        print(f"What ended is in {options['output_dir']}", file=sys.stderr)
         return exit_code(stopped)
-    found = made.collection
-    print(f"{found.succeeded} of {found.rollouts} succeeded, {found.cost:.6f} USD: {made.log}")
+    print("{succeeded} of {executions} succeeded, {cost:.6f} USD".format(**found) + f": {log}")
     return 0
 
 

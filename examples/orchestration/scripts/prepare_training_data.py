@@ -19,12 +19,12 @@ def main() -> int:
     parser.add_argument("--catalog", type=Path)
     given = parser.parse_args()
     try:
-        made, tools = write_training_set(given.logs, given.output, given.catalog)
+        counts, tools = write_training_set(given.logs, given.output, given.catalog)
     except TutelageError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    print(f"{made.executions} executions, {made.failed} of them failed")
-    print(f"{len(made.workflows)} examples: {given.output}, with their tools in {tools}")
+    print("{executions} executions, {failed} of them failed".format(**counts))
+    print(f"{counts['examples']} examples: {given.output}, with their tools in {tools}")
     return 0
 
 

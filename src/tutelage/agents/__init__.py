@@ -1,4 +1,4 @@
-"""Agents: built-in loops over model calls and tools, functions, classes and outside programs.
+"""Agents: built-in loops over model calls and tools, functions, classes and external programs.
 
-Read `loop.py` for what the built-in ones share, then `tool_calling.py`, `react.py` and `code.py`.
+`loop.py` has the loop of the built-in ones, which are `tool_calling.py`, `react.py` and `code.py`.
 """

@@ -1,8 +1,7 @@
-"""What the runner needs of any agent: its name, its resources, and a way to play one rollout.
+"""The interface of any agent: its name, its resources, and a method to play one rollout.
 
 The built-in agents inherit from `Agent` through `loop.py`; `function.py`, `lit_agent.py` and
-`external.py` are the kinds that a user writes. How an agent is played, timed and graded is
-`rollouts/runner.py`.
+`external.py` are the kinds that users write. `rollouts/runner.py` plays, times and grades agents.
 """
 
 from __future__ import annotations
@@ -15,16 +14,17 @@ from tutelage.resources import NamedResources
 from tutelage.types import Task
 
 Isolation = Literal["none", "process"]
-"""`none` plays in this process (synchronous agents in a thread), `process` in one of its own."""
+"""`none` plays in this process (synchronous agents in a thread), `process` in a separate
+process."""
 Schedule = Literal["deterministic", "free"]
-"""`deterministic` agents are bounded by turns and tokens and by no clock, so that what they earn is
-a function of the seed; `free` ones have a deadline, in their own time."""
+"""`deterministic` agents are limited by turns and tokens only, so that their rewards are a function
+of the seed; `free` ones have a deadline in their own time."""
 
 
 class AgentFailedError(Exception):
-    """An agent of another process raised, ended badly, or said nothing that can be read.
+    """An agent in another process that raised, crashed, or returned unreadable output.
 
-    `trace` is the traceback there, where there is one.
+    `trace` is its traceback, if there is one.
     """
 
     def __init__(self, message: str, trace: str | None = None) -> None:
@@ -34,31 +34,31 @@ class AgentFailedError(Exception):
 
 @runtime_checkable
 class Agent(Protocol):
-    """An agent of any kind."""
+    """Interface of all agents."""
 
     isolation: Isolation = "none"
-    """Where it is played."""
+    """Process in which the agent plays."""
     schedule: Schedule = "free"
-    """What bounds it."""
+    """Kind of limit of a rollout."""
 
     @property
     def name(self) -> str:
-        """What it is called in records and messages."""
+        """Return the agent's name in records and messages."""
         return type(self).__name__
 
     def own_resources(self) -> Mapping[str, Any]:
-        """Resources that it brings itself; the Trainer's of the same name win."""
+        """Return the agent's resources; the Trainer's resources of the same name override them."""
         return {}
 
     def environment_refusal(self) -> str:
-        """Return why it cannot drive an environment, with the way out; empty if it can."""
+        """Return why the agent cannot drive an environment, with a fix; empty if it can."""
         return ""
 
     def check(self, names: Collection[str]) -> None:
-        """Raise `ConfigError` when it needs a resource that is not in `names`."""
+        """Raise `ConfigError` if the agent needs a resource that is not in `names`."""
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
-        """Play the rollout and return the reward: a number, a bool, a dict of named ones, a text
-        to be graded, or None when rewards were emitted or a grader follows. Raising is an agent
-        error."""
+        """Play the rollout and return the reward: a number, a bool, a dict of named ones, a text to
+        be graded, or None if rewards were emitted or a reward function follows. An exception is an
+        agent error."""
         ...

@@ -1,7 +1,7 @@
-"""The agent types by the name that `agent.agent_type` gives them; the user's are `FILE.py:Class`.
+"""The built-in agent types by their `agent.agent_type`; users' types are `FILE.py:Class`.
 
-A type is one file with a class that inherits from `LoopAgent` (`loop.py`), which declares what it
-needs, and one line here. `weights/inputs.py` and `evaluate/targets.py` make agents of them, from a
+A type is one file with a class that inherits from `LoopAgent` (`loop.py`), which declares its
+needs, and one line here. `weights/inputs.py` and `evaluate/targets.py` create agents from a
 configuration.
 """
 
@@ -19,9 +19,9 @@ from tutelage.types import Sampling, ToolSpec
 
 
 def template_tools(config: RunConfig, tools: Mapping[str, Tool]) -> list[ToolSpec]:
-    """The tools that a run's agent has the model's chat template tell of.
+    """Return the tools that a run's agent passes to the model's chat template.
 
-    Raises `ConfigError` for calls that are required without any tool to call.
+    Raises `ConfigError` if calls are required and there is no tool to call.
     """
     kind = config.agent.agent_type
     told = AGENTS.find(kind)(tools, Sampling()).tool_specs()
@@ -34,8 +34,8 @@ def template_tools(config: RunConfig, tools: Mapping[str, Tool]) -> list[ToolSpe
     return told
 
 
-def _as_agent(found: object) -> type[LoopAgent]:
-    """What a user's file holds, as an agent type."""
+def _check_agent_type(found: object) -> type[LoopAgent]:
+    """Return the object of a user's file if it is an agent type. Raises `ConfigError`."""
     if not isinstance(found, type) or not issubclass(found, LoopAgent):
         what = found.__name__ if isinstance(found, type) else type(found).__name__
         raise ConfigError(
@@ -70,6 +70,6 @@ AGENTS = ExtensionRegistry(
         "react": "tutelage.agents.react:ReactAgent",
         "code": "tutelage.agents.code:CodeAgent",
     },
-    _as_agent,
+    _check_agent_type,
 )
 """The values of `agent.agent_type`."""

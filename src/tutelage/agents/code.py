@@ -1,14 +1,8 @@
-"""The code agent (`agent_type=code`): its actions are Python, and variables live across turns.
+"""The code agent (`agent_type=code`): its actions are Python, and variables persist across turns.
 
-One fenced block a turn runs in the rollout's sandbox (the tool `python_executor`); what it prints,
+One fenced block per turn runs in the rollout's sandbox (the tool `python_executor`); its output,
 and the value of its last line, is the observation. A line `Answer: TEXT` outside of any block ends
-the episode:
-
-    ```python
-    sum(n * n for n in range(1, 101))
-    ```
-
-and, having seen the output, `Answer: 338350`. The loop is `loop.py`, the sandbox `tools/sandbox/`.
+the episode. The loop is `loop.py`, the sandbox `tools/sandbox/`.
 """
 
 from __future__ import annotations
@@ -35,25 +29,25 @@ _MARK = re.compile(
     r"|(?P<answer>(?:final )?answer)[ \t]*:[ \t]*)",
     re.IGNORECASE | re.MULTILINE,
 )
-"""The edge of a block, or the word before an answer."""
+"""The edge of a block, or the label of an answer."""
 _FORM = "one ```python block to run, or a line 'Answer: TEXT' to end"
 
 
 @dataclass(frozen=True, slots=True)
 class CodeAgent(LoopAgent):
-    """Its `tools` hold `python_executor` and nothing else."""
+    """Agent whose only tool is `python_executor`."""
 
     own_tools: ClassVar[tuple[str, ...]] = (EXECUTOR,)
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for tools that code in the sandbox could not call."""
+        """Raises `ConfigError` for tools other than `python_executor`."""
         refused = self.refusal([*self.tools])
         if refused is not None:
             raise ConfigError("; ".join(refused))
 
     @classmethod
     def refusal(cls, tools: Sequence[str]) -> tuple[str, str] | None:
-        """All but `python_executor`."""
+        """Refuse all tools but `python_executor`."""
         others = [name for name in tools if name != EXECUTOR]
         if not others:
             return None
@@ -64,20 +58,19 @@ class CodeAgent(LoopAgent):
         )
 
     def own_prompt(self) -> str:
-        """How to write code, and how to answer."""
+        """Return the instructions for code and answers."""
         return CODE_PROMPT
 
     def read(self, call: Call) -> Turn:
-        """The block or the answer of a turn."""
+        """Return the block or the answer of a turn."""
         if call.reply.tool_calls or call.parse_errors:
             return Turn.wrong(f"calls in <tool_call> tags are not read here; write {_FORM}")
         return self.read_text(call.answer, call.id)
 
     def read_text(self, text: str, turn_id: str) -> Turn:
-        """What the text of a turn asks for; a block and an answer in one turn contradict each
-        other.
+        """Parse the text of a turn; a block and an answer in one turn are an error.
 
-        All that follows `Answer:` is the answer, blocks included: they are submitted, not run.
+        Everything after `Answer:` is the answer, including blocks, which are not run.
         """
         blocks, answer, open_fence = _split_blocks(text)
         if open_fence:
@@ -96,15 +89,15 @@ class CodeAgent(LoopAgent):
         return Turn(calls=(ToolCall(f"{turn_id}.0", EXECUTOR, json.dumps({"code": code})),))
 
     def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
-        """One message with the output, or with what was wrong."""
+        """Return one message with the output or the errors."""
         texts = [f"Output:\n{r.text.rstrip()}" for r in results]
         texts += [f"Error: {reason}" for reason in turn.errors]
         return [Message("user", "\n".join(texts))]
 
 
 def _split_blocks(text: str) -> tuple[list[tuple[str, str]], str | None, bool]:
-    """The fenced blocks (language, code) before the answer, the answer if there is one, and
-    whether a block is left open."""
+    """Return the fenced blocks (language, code) before the answer, the answer or None, and True if
+    a block is not closed."""
     blocks: list[tuple[str, str]] = []
     begin, language = -1, ""
     for match in _MARK.finditer(text):

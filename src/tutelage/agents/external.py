@@ -1,11 +1,10 @@
-"""`ExternalAgent`: any program as an agent, one process a rollout.
+"""`ExternalAgent`: any program as an agent, one process per rollout.
 
-The program gets the task as JSON, on its standard input or in a file, its model by
+The program receives the task as JSON, on its standard input or in a file, its model by
 `OPENAI_BASE_URL` and `OPENAI_API_KEY`, and its prompts in the file that `TUTELAGE_RESOURCES_FILE`
-names; it says on standard output its result. It is the leader of a process group, which is
-ended as a whole at the deadline and also when the program is done, so that nothing it started stays
-behind. What it writes is read all the time and kept in part: a program that never stops talking
-neither hangs nor fills the memory.
+names; it writes its result to standard output. It leads a process group, which is killed completely
+at the deadline and after the program has ended, so that no child process remains. Its output is
+read continuously and kept in part, so endless output neither hangs nor fills the memory.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from typing import IO, Any, Literal, cast
 
 from tutelage.agents.agent import Agent, AgentFailedError
 from tutelage.agents.session import RolloutSession
-from tutelage.bounded import direct_on_loopback, json_lines, parse_json, whole_characters
+from tutelage.bounded import bypass_proxy_on_loopback, json_lines, parse_json, replace_surrogates
 from tutelage.errors import ConfigError, EngineError
 from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.tools.tool import Tool
 from tutelage.types import Task
 
 KEPT = 1 << 20
-"""Bytes of each output that are kept, the latest ones."""
+"""Maximum bytes kept of each output, the latest ones."""
 SHOWN = 2000
-"""Characters of its error output in a failure's message."""
+"""Characters of the error output in a failure's message."""
 GRACE_SECONDS = 1.0
-"""How long a program may clean up between SIGTERM and SIGKILL."""
+"""Seconds for cleanup between SIGTERM and SIGKILL."""
 
 Output = Literal["answer", "reward", "json"]
 
@@ -43,13 +42,13 @@ Output = Literal["answer", "reward", "json"]
 class ExternalAgent(Agent):
     """A command that plays one rollout.
 
-    `output` says what its standard output is: `answer`, a text for the reward function to grade;
+    `output` is the format of its standard output: `answer`, a text for the reward function;
     `reward`, whose last line is a number or a JSON object of named ones; `json`, whose last line is
-    an object with `answer`, `reward`, or both. `task` is `stdin`, or `file`: then the path stands
-    in TUTELAGE_TASK_FILE and for `{task}` in the command. `env_map` names variables that hold a
-    part of the task, as agent-lightning's does: `input.question` is a field, `input.steps.0` a
-    part of one, `input` the whole task, and any other value is that text itself. What is no text
-    is JSON. A program may post its reward to TUTELAGE_REWARD_URL instead of printing it.
+    an object with `answer`, `reward`, or both. `task` is `stdin`, or `file`, with the path in
+    TUTELAGE_TASK_FILE and for `{task}` in the command. `env_map` names variables that hold a part
+    of the task, as in agent-lightning: `input.question` is a field, `input.steps.0` a part of one,
+    `input` the complete task, and any other value is literal text. Values other than text are JSON.
+    A program may post its reward to TUTELAGE_REWARD_URL instead of printing it.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class ExternalAgent(Agent):
         env: Mapping[str, str] | None = None,
         env_map: Mapping[str, str] | None = None,
     ) -> None:
-        """Raises `ConfigError` for a program that is not there."""
+        """Raises `ConfigError` if the program does not exist."""
         self.command = shlex.split(command) if isinstance(command, str) else [*command]
         self.output: Output = output
         self.task: Literal["stdin", "file"] = task
@@ -72,20 +71,20 @@ class ExternalAgent(Agent):
 
     @property
     def name(self) -> str:
-        """The program's file name."""
+        """Return the program's file name."""
         words = [w for w in self.command[1:2] if not w.startswith("-")]
         return Path([self.command[0], *words][-1]).name
 
     def environment_refusal(self) -> str:
-        """The environment is in this process."""
+        """Refuse every environment, which runs in this process."""
         return (
             "it is a program, and the environment is in this process; use a built-in agent or a "
             "function with a parameter named environment"
         )
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
-        """Run the program. Raises `AgentFailedError` when it fails, `EngineError` when it cannot
-        be started, as with a NUL or more than 128 KiB in a variable."""
+        """Run the program and return its result. Raises `AgentFailedError` if it fails,
+        `EngineError` if it cannot be started, as with NUL or more than 128 KiB in a variable."""
         try:
             with tempfile.TemporaryDirectory(prefix="tutelage-") as folder:
                 path = Path(folder, "task.json")
@@ -96,15 +95,16 @@ class ExternalAgent(Agent):
                 given.write_text(json.dumps(texts), encoding="utf-8")
                 words = [w.replace("{task}", str(path)) for w in self.command]
                 with open(path if self.task == "stdin" else os.devnull, "rb") as stdin:
-                    out = await self._run(words, self._environment(session, path, given), stdin)
+                    out = await self._execute(words, self._make_env(session, path, given), stdin)
         except (OSError, ValueError) as error:
             raise EngineError(
                 f"cannot start {self.name}: {error}; a variable of env_map cannot hold NUL or more "
                 "than 128 KiB"
             ) from error
-        return self._read(out, session)
+        return self._read_result(out, session)
 
-    def _environment(self, session: RolloutSession, path: Path, given: Path) -> dict[str, str]:
+    def _make_env(self, session: RolloutSession, path: Path, given: Path) -> dict[str, str]:
+        """Return the environment variables of the program."""
         facts = {
             "TUTELAGE_ROLLOUT_ID": session.rollout_id,
             "TUTELAGE_ATTEMPT_ID": session.attempt_id,
@@ -116,23 +116,24 @@ class ExternalAgent(Agent):
             llm = session.resources.get(session.policy)
             if isinstance(llm, LLM) and llm.model:
                 facts["OPENAI_MODEL"] = llm.model
-        mapped = {name: _part(session.task, path) for name, path in self.env_map.items()}
+        mapped = {name: _read_task_path(session.task, path) for name, path in self.env_map.items()}
         return {**os.environ, **self.env, **mapped, **session.env, **facts}
 
-    async def _run(self, words: Sequence[str], env: Mapping[str, str], stdin: IO[bytes]) -> str:
-        process = await _start(words, self.cwd, env, stdin)
+    async def _execute(self, words: Sequence[str], env: Mapping[str, str], stdin: IO[bytes]) -> str:
+        """Run the program and return its standard output. Raises `AgentFailedError`."""
+        process = await _start_process(words, self.cwd, env, stdin)
         out, err = bytearray(), bytearray()
         readers = [
-            asyncio.create_task(_drain(cast("asyncio.StreamReader", stream), kept))
+            asyncio.create_task(_read_stream(cast("asyncio.StreamReader", stream), kept))
             for stream, kept in ((process.stdout, out), (process.stderr, err))
         ]
         try:
-            code = await _ended(process)
+            code = await _wait_for_exit(process)
             # What it left behind holds its pipes open: that ends first.
             _signal_group(process.pid, signal.SIGKILL)
             await asyncio.wait(readers, timeout=GRACE_SECONDS)
         except asyncio.CancelledError:
-            await asyncio.shield(_end(process))
+            await asyncio.shield(_terminate(process))
             raise
         finally:
             for reader in readers:
@@ -140,16 +141,17 @@ class ExternalAgent(Agent):
             _close_pipes(process)
         if code != 0:
             how = f"exit status {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
-            raise AgentFailedError(f"{self.name} ended with {how}: {_tail(err or out)}")
+            raise AgentFailedError(f"{self.name} ended with {how}: {_output_tail(err or out)}")
         return bytes(out).decode("utf-8", "replace")
 
-    def _read(self, out: str, session: RolloutSession) -> Any:
+    def _read_result(self, out: str, session: RolloutSession) -> Any:
+        """Return the result in the program's output. Raises `AgentFailedError`."""
         if self.output == "answer":
             session.answer = out.strip()
             return session.answer
         last = next((line.strip() for _, line in reversed([*json_lines(out)])), "")
         try:
-            value = whole_characters(parse_json(last))
+            value = replace_surrogates(parse_json(last))
         except ValueError:
             posted = session.posted is not None and session.posted.final.done()
             if self.output == "reward" and posted:
@@ -169,8 +171,9 @@ class ExternalAgent(Agent):
         return fields["reward"] if fields.get("reward") is not None else session.answer
 
 
-def _part(task: Mapping[str, Any], path: str) -> str:
-    """What a variable of `env_map` holds. Raises `KeyError` for a path that the task lacks."""
+def _read_task_path(task: Mapping[str, Any], path: str) -> str:
+    """Return the value of a variable of `env_map`. Raises `KeyError` for a path that the task
+    lacks."""
     root, *steps = path.split(".")
     if root != "input":
         return path
@@ -184,12 +187,11 @@ def _part(task: Mapping[str, Any], path: str) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-async def _start(
+async def _start_process(
     words: Sequence[str], cwd: Path | None, env: Mapping[str, str], stdin: IO[bytes]
 ) -> asyncio.subprocess.Process:
-    """The program, running. A cancellation meanwhile ends it with all that it has started by then:
-    asyncio itself would end the program alone, and wait for any other process that holds its
-    pipes."""
+    """Start the program. A cancellation meanwhile kills its process group, where asyncio would kill
+    only the program and wait for other processes that hold its pipes."""
     starting = asyncio.create_task(
         asyncio.create_subprocess_exec(
             *words,
@@ -197,7 +199,7 @@ async def _start(
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=cwd,
-            env=direct_on_loopback(dict(env)),
+            env=bypass_proxy_on_loopback(dict(env)),
             start_new_session=True,
         )
     )
@@ -205,13 +207,13 @@ async def _start(
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
         with suppress(OSError):  # it never began
-            await asyncio.shield(_end(await asyncio.shield(starting)))
+            await asyncio.shield(_terminate(await asyncio.shield(starting)))
         raise
 
 
 def resource_text(value: object) -> str | None:
-    """What of a resource can be told as text: a prompt template, a text, what a tool says of
-    itself."""
+    """Return the text of a resource: a prompt template, a text, or a tool's description; None for
+    other resources."""
     if isinstance(value, PromptTemplate):
         return value.template
     if isinstance(value, Tool):
@@ -219,16 +221,17 @@ def resource_text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-async def _drain(stream: asyncio.StreamReader, kept: bytearray) -> None:
+async def _read_stream(stream: asyncio.StreamReader, kept: bytearray) -> None:
+    """Read a stream to its end and keep its last bytes."""
     while piece := await stream.read(1 << 16):
         kept += piece
         if len(kept) > 2 * KEPT:
             del kept[:-KEPT]
 
 
-async def _ended(process: asyncio.subprocess.Process) -> int:
-    """The exit status, as soon as the program itself has ended: `process.wait` also waits for its
-    pipes, which anything that it left behind keeps open."""
+async def _wait_for_exit(process: asyncio.subprocess.Process) -> int:
+    """Return the exit status as soon as the program has ended: `process.wait` also waits for its
+    pipes, which child processes may keep open."""
     pause = 0.001
     while process.returncode is None:
         await asyncio.sleep(pause)
@@ -236,33 +239,36 @@ async def _ended(process: asyncio.subprocess.Process) -> int:
     return process.returncode
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the whole group: politely, and after the grace by force. What left the group may hold the
-    pipes open for long: nobody waits for these."""
+async def _terminate(process: asyncio.subprocess.Process) -> None:
+    """End the process group with SIGTERM, and after the grace period with SIGKILL, without waiting
+    for pipes."""
     _signal_group(process.pid, signal.SIGTERM)
     with suppress(TimeoutError):
-        await asyncio.wait_for(_ended(process), GRACE_SECONDS)
+        await asyncio.wait_for(_wait_for_exit(process), GRACE_SECONDS)
     _signal_group(process.pid, signal.SIGKILL)
-    await _ended(process)
+    await _wait_for_exit(process)
     _close_pipes(process)
 
 
 def _close_pipes(process: asyncio.subprocess.Process) -> None:
-    """Close our ends, which asyncio does only when the others' are closed."""
+    """Close the pipes, which asyncio does only after the other ends are closed."""
     cast("Any", process)._transport.close()
 
 
 def _signal_group(pid: int, number: int) -> None:
+    """Send a signal to a process group, if it exists."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
 
-def _tail(output: bytearray) -> str:
+def _output_tail(output: bytearray) -> str:
+    """Return the end of an output as text."""
     text = bytes(output[-4 * SHOWN :]).decode("utf-8", "replace").strip()
     return text[-SHOWN:] or "no output"
 
 
 def _check_command(command: Sequence[str], cwd: Path | None) -> None:
+    """Raise `ConfigError` if the program or its folder does not exist."""
     if not command:
         raise ConfigError("an ExternalAgent needs a command, such as ['python', 'agent.py']")
     if cwd is not None and not cwd.is_dir():

@@ -2,8 +2,8 @@
 
 Its first parameter is the task, a dict; the others are filled by name from the run's resources. It
 is async or not (then it runs in a thread, or with `isolation="process"` in a process), and it
-returns its reward. `lit_agent.py` is the same idea as a class. `as_agent` takes whatever is handed
-to `Trainer.train`.
+returns its reward. `lit_agent.py` is the equivalent as a class. `as_agent` converts any agent
+passed to `Trainer.train`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, overload
 
 from tutelage.agents.agent import Agent, Isolation, Schedule
-from tutelage.agents.session import RolloutSession, as_caller
+from tutelage.agents.session import RolloutSession, with_agent_endpoint
 from tutelage.errors import ConfigError
 from tutelage.resources import LLM, MAIN_AGENT, NamedResources
 from tutelage.tools.execute import call
@@ -23,9 +23,9 @@ from tutelage.tools.loading import hint
 from tutelage.types import Task
 
 MODEL, TOKENIZER, PROMPT = "llm", "tokenizer", "prompt_template"
-"""Parameters that mean the policy, its tokenizer, and the only prompt template."""
+"""Parameter names of the policy, its tokenizer, and the only prompt template."""
 ENVIRONMENT = "environment"
-"""The parameter for the environment that a rollout is played in."""
+"""Parameter name of the environment of a rollout."""
 
 
 class AgentFunction:
@@ -60,11 +60,6 @@ class AgentFunction:
             if index == 0 and parameter.kind is not parameter.KEYWORD_ONLY:
                 positional = 1
                 continue
-            if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise ConfigError(
-                    f"agent {self.name!r}: {parameter.name!r} is positional-only and cannot be "
-                    "passed by name; remove the `/`"
-                )
             has_default = parameter.default is not parameter.empty
             (optional if has_default else required).append(parameter.name)
         if not positional:
@@ -88,14 +83,14 @@ class AgentFunction:
                 f"agent {self.name!r} is defined inside a function, where other processes cannot "
                 "import it; move it to the top level of a module"
             )
-        return _find, (self.fn.__module__, self.fn.__qualname__)
+        return _import_agent, (self.fn.__module__, self.fn.__qualname__)
 
     def own_resources(self) -> Mapping[str, Any]:
-        """What the decorator was given."""
+        """Return the models passed to the decorator."""
         return self._own
 
     def check(self, names: Collection[str]) -> None:
-        """Raise `ConfigError` when a parameter has no resource of its name."""
+        """Raise `ConfigError` if a parameter has no resource of its name."""
         words = {*names, MODEL, TOKENIZER, PROMPT, ENVIRONMENT, "rollout", "resources"}
         for name in (each for each in self.required if each not in words):
             raise ConfigError(
@@ -105,7 +100,7 @@ class AgentFunction:
             )
 
     def environment_refusal(self) -> str:
-        """A function that does not take an environment cannot drive it."""
+        """Return a fix if the function takes no environment."""
         if {ENVIRONMENT, "rollout"} & {*self.required, *self.optional}:
             return ""
         return "give it a parameter named environment, and call environment.step(reply)"
@@ -115,24 +110,25 @@ class AgentFunction:
         known = {*resources, "rollout", "resources"}
         known |= set() if session.environment is None else {ENVIRONMENT}
         names = [*self.required, *(name for name in self.optional if name in known)]
-        arguments = {name: self._fill(name, session, resources) for name in names}
+        arguments = {name: self._get_argument(name, session, resources) for name in names}
         return await call(self.fn, session.task, **arguments)
 
-    def _fill(self, name: str, session: RolloutSession, resources: NamedResources) -> Any:
+    def _get_argument(self, name: str, session: RolloutSession, resources: NamedResources) -> Any:
+        """Return the argument of a parameter. Raises `ConfigError`."""
         if name == "rollout":
             return session
         if name == "resources":
             return resources
         if name in resources:
             value = resources[name]
-            return as_caller(value) if isinstance(value, LLM) else value
+            return with_agent_endpoint(value) if isinstance(value, LLM) else value
         if name == ENVIRONMENT and session.environment is not None:
             return session.environment
         if name == MODEL:
             return session.llm(MAIN_AGENT)
         if name == PROMPT:
             return session.prompt()
-        raise ConfigError(f"agent {self.name!r} needs {name!r}, which this rollout does not have")
+        raise ConfigError(f"agent {self.name!r} needs {name!r}, which this rollout lacks")
 
 
 @overload
@@ -162,7 +158,7 @@ def rollout(
 
 
 def as_agent(given: Any) -> Agent:
-    """The agent that a user passes. Raises `ConfigError` if it is not an agent."""
+    """Return the agent of a user's object. Raises `ConfigError` if it is not an agent."""
     if isinstance(given, type):
         raise ConfigError(f"{given.__name__} is a class; pass an instance: {given.__name__}()")
     if isinstance(given, Agent):
@@ -174,8 +170,8 @@ def as_agent(given: Any) -> Agent:
     )
 
 
-def wants_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
-    """Whether an agent is given an LLM; a function says so by its parameters."""
+def needs_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
+    """Return True if an agent needs an LLM; a function declares it by its parameters."""
     if not isinstance(agent, AgentFunction):
         return True
     llms = {name for name, value in resources.items() if isinstance(value, LLM)}
@@ -183,8 +179,8 @@ def wants_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
     return bool(names & {*agent.required, *agent.optional})
 
 
-def _find(module: str, qualname: str) -> Any:
-    """The agent that stands in a module under a name."""
+def _import_agent(module: str, qualname: str) -> Any:
+    """Return the agent of a module by its qualified name."""
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part)

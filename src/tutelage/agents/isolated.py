@@ -1,10 +1,10 @@
-"""Agents in processes of their own: for code that blocks, leaks or crashes.
+"""Agents in separate processes, for code that blocks, leaks or crashes.
 
-Workers are started afresh (no fork of a process that has threads), import the agent once, and play
-one rollout after another. Each leads its own process group: a rollout that is stopped takes its
-worker and all that the agent started with it, and the next rollout gets a new one. A worker ends by
-itself when this process is gone. Models are reached over HTTP; rewards, marks and the answer come
-back when the rollout is over. `agent.py` says what is played here.
+Workers are spawned (not forked from a process with threads), import the agent once, and play one
+rollout after another. Each leads its own process group: a stopped rollout kills its worker and all
+processes that the agent started, and the next rollout gets a new worker. A worker ends when this
+process ends. Models are reached over HTTP; rewards, marks and the answer are returned after the
+rollout. `agent.py` has the interface.
 """
 
 from __future__ import annotations
@@ -36,44 +36,44 @@ from tutelage.tools.execute import call_in_thread
 from tutelage.tools.loading import USER_MODULE, load_module
 from tutelage.types import Task
 
-_BROUGHT_BACK = ("emitted", "marked", "answer", "stop", "feedback")
-"""What a worker's copy of the rollout hands back."""
+_RETURNED_FIELDS = ("emitted", "marked", "answer", "stop", "feedback")
+"""Fields of a session that a worker returns."""
 
 
-_Done = tuple[Any, tuple[str, str] | None, Mapping[str, Any]]
-"""The result, the message and traceback if the agent raised, and what is handed back."""
+_WorkerResult = tuple[Any, tuple[str, str] | None, Mapping[str, Any]]
+"""The result, the message and traceback of an exception, and the returned fields."""
 
 
 class IsolatedAgent(Agent):
-    """Plays another agent in worker processes, as many as rollouts run at once."""
+    """Plays another agent in worker processes, one per concurrent rollout."""
 
     def __init__(self, agent: Agent) -> None:
-        """Raises `ConfigError` when the agent cannot be sent to another process."""
+        """Raises `ConfigError` if the agent cannot be sent to another process."""
         self.agent = agent
         try:
-            self._packed = pickle.dumps(agent)
+            self._pickled = pickle.dumps(agent)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"cannot run agent {agent.name!r} in a separate process: {error}. Define it at "
                 "the top level of a module, and keep its instance picklable"
             ) from error
-        self._files = _files_of(self._packed)
+        self._files = _find_module_files(self._pickled)
         self._idle: list[_AgentProcess] = []
 
     @property
     def name(self) -> str:
-        """The agent's name."""
+        """Return the agent's name."""
         return self.agent.name
 
     def environment_refusal(self) -> str:
-        """The environment is in this process."""
+        """Refuse every environment, which runs in this process."""
         return "its code runs in another process; use isolation='none'"
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
         """Play in a worker. Raises `AgentFailedError` if the agent raised, or its worker died."""
         worker = self._idle.pop() if self._idle else None
         if worker is None or not worker.process.is_alive():
-            worker = _AgentProcess(self._packed, self._files)
+            worker = _AgentProcess(self._pickled, self._files)
         try:
             value, error, back = await worker.play(session)
         except BaseException:
@@ -87,29 +87,31 @@ class IsolatedAgent(Agent):
         return value
 
     def close(self) -> None:
-        """End the workers that are idle; the others end with their rollouts."""
+        """End the idle workers; the others end with their rollouts."""
         while self._idle:
             self._idle.pop().kill()
 
 
 class _AgentProcess:
-    """One process."""
+    """One worker process."""
 
-    def __init__(self, packed: bytes, files: Mapping[str, str]) -> None:
+    def __init__(self, pickled: bytes, files: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
-            target=_work,
-            args=(theirs, packed, files),
+            target=_run_worker,
+            args=(theirs, pickled, files),
             name="tutelage-agent",
             daemon=False,
         )
         self.process.start()
         theirs.close()
 
-    async def play(self, session: RolloutSession) -> _Done:
+    async def play(self, session: RolloutSession) -> _WorkerResult:
         # Its clock stays here, where its calls are seen: the worker's own runs on during calls, so
         # what is left there is what is left at least. Models are reached over HTTP there.
+        """Play a rollout in the process. Raises `AgentFailedError` if it dies, `EngineError` if it
+        cannot start."""
         left = {"own_time", "client", "posted", "environment"}
         facts = {f.name: getattr(session, f.name) for f in fields(session) if f.name not in left}
         resources = session.resources.items()
@@ -132,48 +134,49 @@ class _AgentProcess:
         return answer
 
     def kill(self) -> None:
-        """End it with everything that it started."""
+        """Kill the worker and all processes that it started."""
         pid = self.process.pid
         if pid is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
             self.process.kill()  # it may not have made its group yet
-        threading.Thread(target=self._bury, name="tutelage-bury", daemon=True).start()
+        threading.Thread(target=self._join_process, name="tutelage-bury", daemon=True).start()
 
-    def _bury(self) -> None:
+    def _join_process(self) -> None:
+        """Wait for the end of the process and close its pipe."""
         self.process.join(5.0)
         self._pipe.close()
 
 
-def _files_of(packed: bytes) -> dict[str, str]:
-    """The files of an agent by the names of their modules, which no import finds: those that it
-    names, else all that are there, since one may have imported it from a file beside it."""
+def _find_module_files(pickled: bytes) -> dict[str, str]:
+    """Return the files of an agent's modules that no import finds, by module name: those named in
+    the pickle, else all loaded ones, since one may have imported the agent."""
     known = {n: str(m.__file__) for n, m in sys.modules.items() if n.startswith(USER_MODULE)}
-    named = {n: file for n, file in known.items() if n.encode() in packed}
+    named = {n: file for n, file in known.items() if n.encode() in pickled}
     return named or {n: file for n, file in known.items() if Path(file).is_file()}
 
 
-def _unpacked(packed: bytes, files: Mapping[str, str]) -> Agent:
-    """The agent, after the files that it came from unless an import finds it. Raises `ConfigError`
-    where one that it names has changed."""
+def _unpickle_agent(pickled: bytes, files: Mapping[str, str]) -> Agent:
+    """Return the agent, loading its files if no import finds it. Raises `ConfigError` if a file has
+    changed."""
     with suppress(ModuleNotFoundError):
-        return pickle.loads(packed)
+        return pickle.loads(pickled)
     for name, file in files.items():
         module = load_module(Path(file), "the agent's file")
-        if module.__name__ != name and name.encode() in packed:
+        if module.__name__ != name and name.encode() in pickled:
             raise ConfigError(
                 f"{file} has changed since the run started; restore it, or start a new run"
             )
-    return pickle.loads(packed)
+    return pickle.loads(pickled)
 
 
-def _work(pipe: Connection, packed: bytes, files: Mapping[str, str]) -> None:
-    """The worker's main loop."""
+def _run_worker(pipe: Connection, pickled: bytes, files: Mapping[str, str]) -> None:
+    """Run the worker's main loop."""
     os.setsid()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     try:
-        agent = _unpacked(packed, files)
+        agent = _unpickle_agent(pickled, files)
     except Exception as error:
         with suppress(EOFError, OSError):
             pipe.recv()
@@ -184,14 +187,15 @@ def _work(pipe: Connection, packed: bytes, files: Mapping[str, str]) -> None:
             facts: Mapping[str, Any] = pipe.recv()
         except (EOFError, OSError):
             return
-        done = contextvars.copy_context().run(_play, agent, RolloutSession(**facts))
+        done = contextvars.copy_context().run(_play_rollout, agent, RolloutSession(**facts))
         try:
             pipe.send(done)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             pipe.send((None, (f"the result cannot be sent back: {error}", ""), {}))
 
 
-def _play(agent: Agent, session: RolloutSession) -> _Done:
+def _play_rollout(agent: Agent, session: RolloutSession) -> _WorkerResult:
+    """Play one rollout in the worker."""
     enter_rollout(session)
     value, error = None, None
     try:
@@ -199,4 +203,4 @@ def _play(agent: Agent, session: RolloutSession) -> _Done:
         value = asyncio.run(work)
     except BaseException as raised:
         error = (exception_text(raised), traceback.format_exc())
-    return value, error, {name: getattr(session, name) for name in _BROUGHT_BACK}
+    return value, error, {name: getattr(session, name) for name in _RETURNED_FIELDS}

@@ -1,15 +1,15 @@
-"""`LitAgent`: an agent as a class, for several agents, several models, or state of its own.
+"""`LitAgent`: an agent as a class, for several agents, several models, or own state.
 
-Override one of the six methods; the most specific one that a class overrides is played: the one for
-the rollout's mode before the general one, the async one before the other. All take the task, the
-resources and the rollout, and return what a function agent returns (`function.py`). One with a
-parameter `environment` gets the environment that the rollout is played in.
+Override one of the six methods; the most specific override is played: the one for the rollout's
+mode before the general one, the async one before the synchronous one. All take the task, the
+resources and the rollout, and return the same as a function agent (`function.py`). A method with a
+parameter `environment` receives the environment of the rollout.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from tutelage.agents.agent import Agent
@@ -20,17 +20,11 @@ from tutelage.resources import NamedResources
 from tutelage.tools.execute import call
 from tutelage.types import Mode, Task
 
-_METHODS: Mapping[bool, tuple[str, ...]] = {
-    True: ("training_rollout_async", "training_rollout", "rollout_async", "rollout"),
-    False: ("validation_rollout_async", "validation_rollout", "rollout_async", "rollout"),
-}
-"""By whether the rollout is for training: the methods to try, the first that is overridden."""
-
 
 class LitAgent(Agent):
-    """See the module's docstring. Hand an instance to `Trainer.train`.
+    """Base class of agents as classes; pass an instance to `Trainer.train`.
 
-    One instance plays many rollouts at once: keep what belongs to one of them in local variables.
+    One instance plays many rollouts concurrently: keep the state of a rollout in local variables.
     `isolation = "process"` plays each rollout in a process; then the instance must be picklable.
     """
 
@@ -69,22 +63,24 @@ class LitAgent(Agent):
         raise NotImplementedError
 
     def check(self, names: Collection[str]) -> None:
-        """Raise `ConfigError` when no method is overridden for some mode."""
+        """Raise `ConfigError` if no method is overridden for a mode."""
         for training in (True, False):
-            self._method(training)
+            self._select_method(training)
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
-        """Play it with the method for its mode."""
-        method = self._method(session.mode is Mode.TRAIN)
+        """Play the rollout with the method for its mode."""
+        method = self._select_method(session.mode is Mode.TRAIN)
         parameters = inspect.signature(method).parameters
         named = {ENVIRONMENT: session.environment} if ENVIRONMENT in parameters else {}
         return await call(method, session.task, resources, session, **named)
 
-    def _method(self, training: bool) -> Callable[..., Any]:
-        for name in _METHODS[training]:
+    def _select_method(self, training: bool) -> Callable[..., Any]:
+        """Return the preferred overridden method. Raises `ConfigError` without one."""
+        kind = "training" if training else "validation"
+        names = (f"{kind}_rollout_async", f"{kind}_rollout", "rollout_async", "rollout")
+        for name in names:
             if getattr(type(self), name) is not getattr(LitAgent, name):
                 return getattr(self, name)
         raise ConfigError(
-            f"{self.name} has no method for {'training' if training else 'validation'} rollouts: "
-            f"override {', '.join(_METHODS[training])}"
+            f"{self.name} has no method for {kind} rollouts: override {', '.join(names)}"
         )

@@ -1,9 +1,9 @@
 """A user's agent from a file: `tutelage train prompt AGENT.py`.
 
-The agent is the file's only `@rollout` function, `LitAgent` or `ExternalAgent`, or the one that
-`AGENT.py:name` names. Its resources are `resources` of its module, or else the prompt templates
-there, each under the name of its variable, whether a file or an object is given. How such agents
-are written is in `docs/agents.md`.
+The agent is the file's only `@rollout` function, `LitAgent` or `ExternalAgent`, or the one named by
+`AGENT.py:name`. Its resources are `resources` of its module, or else the prompt templates there,
+each under the name of its variable, for a file and for an object. `docs/agents.md` describes how to
+write agents.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ RESOURCES = "resources"
 def load_agent(
     given: Any, resources: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Agent, NamedResources]:
-    """An agent, or the one in the file that is named, with the resources of its module, of which
-    the caller's `resources` win. Raises `ConfigError`."""
+    """Return an agent, or the one in the named file, with the resources of its module; the caller's
+    `resources` override them. Raises `ConfigError`."""
     if not isinstance(given, (str, Path)):
         agent = as_agent(given)
-        return agent, NamedResources({**_resources(_module_of(agent), resources), **resources})
+        return agent, NamedResources(
+            {**_find_resources(_module_vars(agent), resources), **resources}
+        )
     reference = str(given)
     file, _, name = reference.rpartition(":")
     if not file.endswith(".py"):
@@ -52,7 +54,7 @@ def load_agent(
     if name in names:
         found = names[name]
     else:
-        agents = _agents(names)
+        agents = _find_agents(names)
         if name:
             known = ", ".join(agents) or "none"
             raise ConfigError(f"{file} does not define {name!r}; its agents are {known}")
@@ -64,10 +66,11 @@ def load_agent(
             )
         (found,) = agents.values()
     agent = as_agent(found() if isinstance(found, type) else found)
-    return agent, NamedResources({**_resources(names, resources), **resources})
+    return agent, NamedResources({**_find_resources(names, resources), **resources})
 
 
-def _agents(names: Mapping[str, Any]) -> dict[str, Any]:
+def _find_agents(names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the agents that a module defines, by name."""
     kinds = (AgentFunction, LitAgent, ExternalAgent)
     here = {n: v for n, v in names.items() if isinstance(v, kinds) and not n.startswith("_")}
     if here:
@@ -80,8 +83,8 @@ def _agents(names: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _module_of(agent: Agent) -> Mapping[str, Any]:
-    """What the module of a user's agent defines."""
+def _module_vars(agent: Agent) -> Mapping[str, Any]:
+    """Return the names that the module of a user's agent defines."""
     if isinstance(agent, AgentFunction):
         return getattr(inspect.unwrap(agent.fn), "__globals__", {})
     own = type(agent).__module__
@@ -89,8 +92,8 @@ def _module_of(agent: Agent) -> Mapping[str, Any]:
     return {} if module is None else vars(module)
 
 
-def _resources(names: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A module's own; who gives prompt templates has named those that are meant."""
+def _find_resources(names: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a module's own resources; none if the caller passes prompt templates."""
     own = names.get(RESOURCES)
     if isinstance(own, Mapping):
         return dict(cast("Mapping[str, Any]", own))
@@ -100,17 +103,18 @@ def _resources(names: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 def source_hash(*things: object) -> str:
-    """A mark of the code of an agent, a reward, tools, with what it uses in its file and in files
-    beside it (`tools/source.py`)."""
+    """Return a hash of the code of an agent, reward or tools, with the code it uses in its file and
+    in files beside it (`tools/source.py`)."""
     digest = hashlib.blake2b(digest_size=16)
     for thing in things:
-        digest.update(_code(thing).encode() + b"\0")
+        digest.update(_object_code(thing).encode() + b"\0")
     return digest.hexdigest()
 
 
-def _code(thing: object) -> str:
+def _object_code(thing: object) -> str:
+    """Return the code of an object, or its name if there is no source."""
     if isinstance(thing, RewardFunction | AgentFunction):
-        return _code(thing.fn)
+        return _object_code(thing.fn)
     if isinstance(thing, ExternalAgent):
         files = [Path(thing.cwd or "", word) for word in thing.command[1:]]
         texts = [f.read_bytes().hex() for f in files if f.is_file()]
@@ -123,8 +127,8 @@ def _code(thing: object) -> str:
 
 
 def _object_source(code_object: Any) -> str | None:
-    """What a user's function or class means, by its file; None for one that has no file, and
-    for one of this package, whose version identifies it."""
+    """Return the source hash of a user's function or class; None without a file, and for this
+    package, whose version identifies it."""
     try:
         text = inspect.getsourcefile(code_object)
     except (TypeError, OSError):  # built in; made in a console

@@ -1,10 +1,9 @@
-"""The loop that the built-in agents share: call the model, run its tools, observe, repeat.
+"""The loop of the built-in agents: call the model, run its tools, observe, repeat.
 
-It ends with an answer (the model's own, or a terminal tool), at the turn limit, or when the token
-budget or the context is used up. What a turn says and how results are shown differs from agent to
-agent: `tool_calling.py`, `react.py` and `code.py` each read a call into a `Turn` and word the
-observations. The promise they share is that whatever the model writes is obeyed or answered: a
-`Turn` is an answer, or calls and errors, and each of those gets an observation.
+It ends with an answer (the model's, or a terminal tool's), at the turn limit, or when the token
+budget or the context is used up. `tool_calling.py`, `react.py` and `code.py` each parse a call into
+a `Turn` and format the observations. Every output of the model is executed or answered: a `Turn` is
+an answer, or calls and errors, each of which gets an observation.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ from tutelage.types import (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a sampled turn says: an answer; or else tool calls, and what could not be read.
+    """The parsed content of a sampled turn: an answer; or tool calls, and parse errors.
 
-    A turn that says neither has an error that tells the model so.
+    A turn without any of them gets an error for the model.
     """
 
     answer: str | None = None
@@ -49,63 +48,63 @@ class Turn:
 
     @classmethod
     def wrong(cls, reason: str) -> Turn:
-        """A turn in which nothing can be done, and why."""
+        """Return a turn with one error."""
         return cls(errors=(reason,))
 
 
 @dataclass(frozen=True, slots=True)
 class LoopAgent(Agent, ABC):
-    """An agent type: the settings of the loop, how it reads turns, and how it words observations.
+    """An agent type: the settings of the loop, the parser of turns, and the format of observations.
 
-    What it declares of itself is on the class. A user's type inherits from this one or from
-    a built-in one and adds no field without a default.
+    Class variables declare its needs. A user's type inherits from this one or from a built-in one
+    and adds no field without a default.
     """
 
     schedule = "deterministic"
     own_tools: ClassVar[tuple[str, ...]] = ()
-    """Its tools where none are named; empty takes those of the recipe."""
+    """Default tools; empty uses those of the recipe."""
     own_stops: ClassVar[tuple[str, ...]] = ()
-    """Texts at which sampling ends, beside those of `sampling`."""
+    """Stop strings in addition to those of `sampling`."""
 
     tools: Mapping[str, Tool]
     sampling: Sampling
     max_turns: int = 4
     token_budget: int = 1 << 30
-    """Sampled tokens of a whole episode, at most."""
+    """Maximum sampled tokens of an episode."""
     system_prompt: str | None = None
-    """None takes the type's own."""
+    """System prompt; None uses the type's."""
     tool_choice: str = "auto"
-    """With `required`, turns are constrained to tool calls until the first one: what follows it may
-    be an answer."""
+    """With `required`, turns are constrained to tool calls until the first one; later turns may be
+    an answer."""
 
     @classmethod
     def refusal(cls, tools: Sequence[str]) -> tuple[str, str] | None:
-        """Why it cannot use tools of these names, and the way out; None where it can."""
+        """Return why the agent cannot use tools of these names, and a fix; None if it can."""
         return None
 
     def own_prompt(self) -> str:
-        """Its system prompt where none is given; empty for none."""
+        """Return the default system prompt; empty for none."""
         return ""
 
     def tool_specs(self) -> list[ToolSpec]:
-        """The tools in the chat template: none where calls are written as text."""
+        """Return the tools for the chat template: none if calls are written as text."""
         return []
 
     @abstractmethod
     def read(self, call: Call) -> Turn:
-        """What a sampled turn says."""
+        """Return the parsed turn of a call."""
 
     @abstractmethod
     def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
-        """The messages that answer a turn: at least one."""
+        """Return the messages that answer a turn: at least one."""
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> None:
-        """Play one task, filling the session as it goes, so that a failure loses nothing."""
+        """Play one task and record it in the session, so that a failure loses nothing."""
         if session.client is None:
             raise ConfigError("a built-in agent runs only in this process and needs a model")
         environment, agent = session.environment, self
         if environment is not None and environment.observation.tools:
-            offered = {spec.name: _offered(spec) for spec in environment.observation.tools}
+            offered = {spec.name: _wrap_spec(spec) for spec in environment.observation.tools}
             agent = replace(self, tools={**self.tools, **offered})
         prompt = agent.own_prompt() if self.system_prompt is None else self.system_prompt
         system = [Message("system", prompt)] if prompt else []
@@ -145,20 +144,20 @@ class LoopAgent(Agent, ABC):
                 constraint = None if turn.calls else constraint
                 last = number == self.max_turns - 1 or left <= 0
                 if environment is not None:
-                    messages += await agent._step(environment, call, turn, tools, session)
+                    messages += await agent._apply_turn(environment, call, turn, tools, session)
                     if environment.ended:
                         session.stop = "terminated" if environment.terminated else "truncated"
                         return
                 # What no turn can observe is run only when it may be the answer.
-                elif not last or _answers(turn, tools):
-                    messages += self.observe(call, turn, await _run(turn, tools, session))
+                elif not last or _calls_terminal_tool(turn, tools):
+                    messages += self.observe(call, turn, await _run_calls(turn, tools, session))
                     if session.answer is not None:
                         return
                 if last:
                     session.stop = "max_turns" if left > 0 else "token_budget"
                     return
 
-    async def _step(
+    async def _apply_turn(
         self,
         environment: RolloutEnvironment,
         call: Call,
@@ -169,12 +168,12 @@ class LoopAgent(Agent, ABC):
         """Apply a turn to the environment, and return the messages that answer it.
 
         Calls of the agent's own `tools` run here; all others of the turn are one step, and so is an
-        answer. A turn that could not be read is no step.
+        answer. An unreadable turn is no step.
         """
         own = tuple(each for each in turn.calls if each.name in tools)
         calls = tuple(each for each in turn.calls if each.name not in tools)
         session.answer, shown = turn.answer, list[Message]()
-        results = {r.call_id: r for r in await _run(replace(turn, calls=own), tools, session)}
+        results = {r.call_id: r for r in await _run_calls(replace(turn, calls=own), tools, session)}
         if calls or session.answer is not None:
             text = (call.reply.content if session.answer is None else session.answer) or ""
             action = Message("assistant", text.removeprefix(call.thought).strip(), calls)
@@ -195,19 +194,21 @@ class LoopAgent(Agent, ABC):
         return [*self.observe(call, turn, observed), *shown]
 
 
-def _offered(spec: ToolSpec) -> Tool:
-    """Describe a tool of an environment, whose calls are part of a step."""
-    return Tool(spec.name, spec.description, _offered, Signature(spec.parameters, json.loads))
+def _wrap_spec(spec: ToolSpec) -> Tool:
+    """Return a tool object for an environment's tool, whose calls are part of a step."""
+    return Tool(spec.name, spec.description, _wrap_spec, Signature(spec.parameters, json.loads))
 
 
-def _answers(turn: Turn, tools: Mapping[str, Tool]) -> bool:
-    """Whether the turn calls a terminal tool."""
+def _calls_terminal_tool(turn: Turn, tools: Mapping[str, Tool]) -> bool:
+    """Return True if the turn calls a terminal tool."""
     items = (tools.get(call.name) for call in turn.calls)
     return any(tool is not None and tool.terminal for tool in items)
 
 
-async def _run(turn: Turn, tools: Mapping[str, Tool], session: RolloutSession) -> list[ToolResult]:
-    """Run the turn's calls, all at once; results in their order."""
+async def _run_calls(
+    turn: Turn, tools: Mapping[str, Tool], session: RolloutSession
+) -> list[ToolResult]:
+    """Run the turn's calls concurrently; return results in their order."""
     results = await execute_tool_calls(turn.calls, tools)
     session.tool_results += results
     for result in results:

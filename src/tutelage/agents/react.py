@@ -1,15 +1,15 @@
 """The ReAct agent (`agent_type=react`): Thought, Action and Action Input as plain text.
 
-The form of Yao et al. 2022 (arXiv:2210.03629), so that any chat model can follow it, with or
-without a template that knows tools:
+The format of Yao et al. 2022 (arXiv:2210.03629), for any chat model, with or without a template
+that supports tools:
 
     Thought: I need the product.
     Action: calculator
     Action Input: {"expression": "17*23"}
 
-and later `Answer: 391`, which ends the episode. Sampling stops where the model would write the
-observation itself. A tool with one parameter may be given its bare value; several actions in a turn
-run at the same time and are observed in their order. The loop is `loop.py`.
+and later `Answer: 391`, which ends the episode. Sampling stops before an observation. A tool with
+one parameter accepts its bare value; several actions in a turn run concurrently and are observed in
+order. The loop is `loop.py`.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _LABEL = re.compile(
 _FORM = "'Action: NAME' and 'Action Input: JSON' to use a tool, or 'Answer: TEXT' to end"
 
 
-_Part = tuple[str, str]
-"""A labelled piece of a turn: its label and its text."""
+_LabelledPart = tuple[str, str]
+"""A labelled part of a turn: its label and its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReactAgent(LoopAgent):
-    """Thoughts, actions and answers as lines of text."""
+    """Agent with thoughts, actions and answers as lines of text."""
 
     own_stops: ClassVar[tuple[str, ...]] = (STOP,)
 
     def own_prompt(self) -> str:
-        """The tools, and the form to write in."""
+        """Return the tools and the output format."""
         if not self.tools:
             return "Think, then end with the answer alone in this form:\nThought: ...\nAnswer: ..."
-        described = "\n".join(_described(tool) for tool in self.tools.values())
+        described = "\n".join(_format_tool(tool) for tool in self.tools.values())
         return (
             f"Answer the question. You can use these tools:\n{described}\n\n"
             "To use a tool, write\nThought: what to do next\nAction: the tool's name\n"
@@ -57,16 +57,16 @@ class ReactAgent(LoopAgent):
         )
 
     def read(self, call: Call) -> Turn:
-        """The actions or the answer of a turn."""
+        """Return the actions or the answer of a turn."""
         if call.reply.tool_calls or call.parse_errors:
             return Turn.wrong(f"calls in <tool_call> tags are not read here; write {_FORM}")
         return self.read_text(call.answer, call.id)
 
     def read_text(self, text: str, turn_id: str) -> Turn:
-        """What the text of a turn asks for.
+        """Parse the text of a turn.
 
-        An answer and an action in one turn contradict each other, an observation that the model
-        wrote itself is none: both are errors, and nothing is run.
+        An answer together with an action, and an observation written by the model, are errors, and
+        nothing is run.
         """
         parts = _split_parts(text)
         while parts and parts[-1] == ("observation", ""):
@@ -78,14 +78,15 @@ class ReactAgent(LoopAgent):
         if "action" in labels or "action input" in labels:
             if answers:
                 return Turn.wrong("an action and an answer in one turn; write one of them")
-            return self._actions(parts, turn_id)
+            return self._parse_actions(parts, turn_id)
         if len(answers) > 1:
             return Turn.wrong(f"{len(answers)} answers in one turn; write one")
         if answers:
             return Turn(answer=answers[0])
         return Turn.wrong(f"no action and no answer; write {_FORM}")
 
-    def _actions(self, parts: Sequence[_Part], turn_id: str) -> Turn:
+    def _parse_actions(self, parts: Sequence[_LabelledPart], turn_id: str) -> Turn:
+        """Return the calls of the actions in a turn, with errors of incomplete ones."""
         calls: list[ToolCall] = []
         errors: list[str] = []
         steps = [part for part in parts if part[0] in ("action", "action input")]
@@ -103,12 +104,12 @@ class ReactAgent(LoopAgent):
             if not text:
                 errors.append("'Action:' names no tool")
                 continue
-            arguments = _as_arguments(message, self.tools.get(text))
+            arguments = _parse_arguments(message, self.tools.get(text))
             calls.append(ToolCall(f"{turn_id}.{len(calls)}", text, arguments))
         return Turn(calls=tuple(calls), errors=tuple(errors))
 
     def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
-        """One message with all that was observed, numbered when it is more than one thing."""
+        """Return one message with all results and errors, numbered if there are several."""
         texts = [r.text for r in results] + [f"Error: {reason}" for reason in turn.errors]
         if len(texts) == 1:
             return [Message("user", f"Observation: {texts[0]}")]
@@ -116,7 +117,8 @@ class ReactAgent(LoopAgent):
         return [Message("user", "\n".join(lines))]
 
 
-def _described(tool: Tool) -> str:
+def _format_tool(tool: Tool) -> str:
+    """Return the description of a tool and its arguments as a line of text."""
     parameters = tool.parameters.get("properties", {})
     lines: list[str] = []
     for name, schema in parameters.items():
@@ -126,10 +128,10 @@ def _described(tool: Tool) -> str:
     return f"- {tool.name}: {first} Arguments: {'; '.join(lines) if lines else 'none'}."
 
 
-def _split_parts(text: str) -> list[_Part]:
-    """The labelled pieces of a text, in order; what comes before the first label is left out."""
+def _split_parts(text: str) -> list[_LabelledPart]:
+    """Return the labelled parts of a text, in order, without the text before the first label."""
     items = list(_LABEL.finditer(text))
-    parts: list[_Part] = []
+    parts: list[_LabelledPart] = []
     for place, match in enumerate(items):
         end = items[place + 1].start() if place + 1 < len(items) else len(text)
         label = " ".join(match[1].lower().split())
@@ -138,11 +140,11 @@ def _split_parts(text: str) -> list[_Part]:
     return parts
 
 
-def _as_arguments(text: str, tool: Tool | None) -> str:
-    """An action's input as the JSON object of arguments that a tool takes.
+def _parse_arguments(text: str, tool: Tool | None) -> str:
+    """Return an action's input as the JSON object of a tool's arguments.
 
-    What begins with `{` is that object. For a tool with a single parameter anything else is its
-    value: as JSON where the parameter is no text, else word for word.
+    Text that begins with `{` is that object. For a tool with a single parameter any other text is
+    its value: parsed as JSON unless the parameter is a text.
     """
     fenced = re.fullmatch(r"```[a-zA-Z]*\n(.*)\n?```", text, re.DOTALL)
     text = fenced[1].strip() if fenced else text

@@ -1,10 +1,9 @@
-"""What an agent knows about the rollout it plays: its session, and who is calling a model just now.
+"""The session of a rollout for its agent, and the name of the agent that calls a model.
 
-A `RolloutSession` is one live attempt, seen from inside: its identifiers, time limit, models, and a
-place for the answer, rewards and marks. Agents' code knows it as `tutelage.Rollout`; the record
-that is left when the attempt is over is `types.Rollout`. Which attempt a piece of code belongs to
-travels in context variables, so that hundreds of rollouts can share a process.
-`rollouts/runner.py` makes a session for each attempt, and every agent is given one.
+A `RolloutSession` is one live attempt: its identifiers, time limit, models, answer, rewards and
+marks. Agents' code knows it as `tutelage.Rollout`; the stored record is `types.Rollout`. The
+attempt of running code is in context variables, so that hundreds of rollouts can share a process.
+`rollouts/runner.py` creates a session for each attempt and passes it to the agent.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _TaskFields(dict[str, Any]):
-    """What agents are given of a task; a name that it lacks is told with those that it has."""
+    """The fields of a task for agents; a missing field raises `KeyError` with the known names."""
 
     def __missing__(self, name: str) -> Any:
         missing = KeyError(name)
@@ -39,11 +38,11 @@ class _TaskFields(dict[str, Any]):
 
 @dataclass(slots=True)
 class RolloutSession:
-    """One attempt, as the agent that plays it sees it."""
+    """One live attempt, as its agent sees it."""
 
     task_record: Task = field(repr=False)
     client: ChatClient | None = field(default=None, repr=False)
-    """The main model without HTTP, in this process."""
+    """Client of the main model without HTTP, in this process."""
     rollout_id: str = ""
     attempt_id: str = ""
     attempt: int = 0
@@ -52,55 +51,55 @@ class RolloutSession:
     step: int = 0
     resources: NamedResources = field(default_factory=NamedResources, repr=False)
     limit: float = inf
-    """Seconds of its own time that the attempt has: waiting for models is not counted."""
+    """Time limit of the attempt in seconds of its own time, without waiting for models."""
     policy: str | None = POLICY
     """Name of the resource that is the policy."""
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Environment of an external agent: where its model is, and whose call it is."""
+    """Environment variables of an external agent, with the address of its model."""
     answer: str | None = None
-    """The agent's final text, for the record and for a reward function; setting it is optional."""
+    """The agent's final text, for the record and for a reward function; optional."""
     stop: str = "answer"
     feedback: str = ""
-    """What a grader inside the agent has to say in words; prompt searches show it to their LLM."""
+    """Text feedback of a grader inside the agent; prompt searches show it to their LLM."""
     tool_results: list[ToolResult] = field(default_factory=list[ToolResult], repr=False)
-    """Tool calls that the agent ran itself, for the record."""
+    """Results of tool calls that the agent ran itself, for the record."""
     cancelled: bool = False
-    """Whether the attempt was stopped; an agent in a thread looks here to end early."""
+    """True if the attempt was stopped; an agent in a thread reads it to end early."""
     emitted: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]], repr=False)
-    """Rewards by name, in the order in which they came."""
+    """Rewards by name, in order of arrival."""
     marked: dict[str, None] = field(default_factory=dict[str, None], repr=False)
-    """Agents that are trained, once any is marked."""
+    """Names of trained agents; empty trains all."""
     closed: bool = False
     own_time: AgentStopwatch = field(default_factory=AgentStopwatch, repr=False)
-    """The clock that its limit is measured by."""
+    """The clock of `limit`."""
     environment: RolloutEnvironment | None = field(default=None, repr=False)
-    """The environment that the rollout is played in, where the run has one."""
+    """The environment of the rollout, if the run has one."""
     posted: PostedRewards | None = field(default=None, repr=False)
-    """Rewards that come by HTTP, from programs on any machine."""
+    """Rewards received over HTTP, from programs on any machine."""
 
     @property
     def task(self) -> dict[str, Any]:
-        """The task's fields and its `id`, as agents are given it."""
+        """Return the task's fields and its `id`, as agents receive them."""
         fields = self.task_record.fields
         return _TaskFields(fields, id=fields.get("id", self.task_record.id))
 
     @property
     def remaining(self) -> float:
-        """Seconds of its own time that are left, 0 when there are none."""
+        """Return the remaining seconds of own time, at least 0."""
         return max(0.0, self.limit - self.own_time.elapsed())
 
     @property
     def rewards(self) -> list[tuple[str, Any]]:
-        """Those that were emitted, then those that came by HTTP; the last one of a name counts."""
+        """Return emitted rewards, then those received over HTTP; the last one of a name counts."""
         return [*self.emitted, *(() if self.posted is None else self.posted.named)]
 
     @property
     def id(self) -> str:
-        """The same as `rollout_id`."""
+        """Return the rollout id, like `rollout_id`."""
         return self.rollout_id
 
     def llm(self, name: str = MAIN_AGENT) -> LLM:
-        """The LLM of that resource name; `main` is the policy whatever its name.
+        """Return the LLM of that resource name; `main` is the policy whatever its name.
 
         Inside `with rollout.agent("user")` its endpoint and its calls carry that agent's name.
         Raises `ConfigError` for an unknown name.
@@ -114,10 +113,11 @@ class RolloutSession:
                 f"unknown LLM {name!r} in this rollout; available: "
                 f"{', '.join(map(repr, known)) or 'none'}"
             )
-        return as_caller(found)
+        return with_agent_endpoint(found)
 
     def prompt(self, name: str | None = None) -> PromptTemplate:
-        """The prompt template of that name; without one, the only one there is."""
+        """Return the prompt template of that name; without a name, the only one. Raises
+        `ConfigError`."""
         prompts = {n: v for n, v in self.resources.items() if isinstance(v, PromptTemplate)}
         chosen = [v for n, v in prompts.items() if name in (None, n)]
         if len(chosen) != 1:
@@ -129,7 +129,7 @@ class RolloutSession:
 
     @contextmanager
     def agent(self, name: str) -> Generator[None]:
-        """Around what another agent of this rollout does: its calls carry its name."""
+        """Name the agent of the enclosed code: its calls carry that name."""
         token = AGENT.set(name)
         try:
             yield
@@ -137,11 +137,11 @@ class RolloutSession:
             AGENT.reset(token)
 
     def mark_agent_as_trainable(self, agent: str) -> None:
-        """Train the calls of this agent and of others so marked, and no others.
+        """Train the calls of this agent and of other marked ones only.
 
         `agent` is a name of `rollout.agent(...)`, or the one that an instrumented framework gives
-        its agent in its spans (see `init`). It counts whenever it comes before the attempt ends,
-        for earlier calls too. Raises `TutelageError` after that.
+        its agent in its spans (see `init`). It counts for earlier calls too. Raises `TutelageError`
+        after the end of the attempt.
         """
         self._check_open(f"agent {agent!r} cannot be marked")
         self.marked[agent] = None
@@ -154,11 +154,10 @@ class RolloutSession:
 
     async def posted_reward(self) -> float:
         """Wait until a program has posted the reward of this rollout to `TUTELAGE_REWARD_URL` (of
-        `env`), and return it: for an agent that hands the rollout to another machine.
+        `env`), and return it: for an agent that delegates the rollout to another machine.
 
-        The time limit goes on, as the time that the program works is the agent's own. Raises
-        `ConfigError` where no gateway listens for this rollout, or this is a process apart from
-        it.
+        The time limit continues, since the program's time is the agent's own. Raises `ConfigError`
+        if no gateway listens for this rollout, or in an isolated process.
         """
         if self.posted is None:
             raise ConfigError(
@@ -168,29 +167,30 @@ class RolloutSession:
         return await asyncio.shield(asyncio.wrap_future(self.posted.final))
 
     def _check_open(self, what: str) -> None:
+        """Raise `TutelageError` if the attempt has ended."""
         if self.closed:
             raise TutelageError(f"attempt {self.attempt_id} of {self.rollout_id} has ended: {what}")
 
 
 Rollout = RolloutSession
-"""The name under which agents' code knows it, as the public `tutelage.Rollout`."""
+"""The public name of the class, `tutelage.Rollout`."""
 
 _CURRENT: ContextVar[RolloutSession | None] = ContextVar("tutelage_rollout", default=None)
 
 
 def current_rollout() -> RolloutSession | None:
-    """The rollout that this code belongs to, None outside of one."""
+    """Return the rollout of the running code, None outside of one."""
     return _CURRENT.get()
 
 
 def enter_rollout(rollout: RolloutSession) -> None:
-    """Make this context (a task's, or a thread's copy of one) belong to a rollout."""
+    """Set the rollout of this context (a task's, or a thread's copy of one)."""
     _CURRENT.set(rollout)
     AGENT.set(MAIN_AGENT)
 
 
 def emit_reward(value: Any, name: str = "reward") -> None:
-    """Report a reward of the rollout that this code belongs to; see `Rollout.emit_reward`.
+    """Report a reward of the rollout of the running code; see `Rollout.emit_reward`.
 
     Raises `ConfigError` outside of a rollout.
     """
@@ -204,10 +204,10 @@ def emit_reward(value: Any, name: str = "reward") -> None:
 
 
 def init() -> None:
-    """Make ready for training: spans that frameworks open are collected with their rollouts.
+    """Collect the spans that frameworks open with their rollouts.
 
-    It adds Tutelage to the process's OpenTelemetry provider, and sets one if there is none.
-    Training works without it; only the spans of other libraries are missing then. Twice is fine.
+    Adds Tutelage to the process's OpenTelemetry provider, and sets one if there is none. Training
+    works without it; only the spans of other libraries are then missing. May be called repeatedly.
     """
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
@@ -223,9 +223,9 @@ def init() -> None:
         instrument(provider)
 
 
-def as_caller(llm: LLM) -> LLM:
-    """The same LLM with an endpoint that carries the calling agent's name in its path, where the
-    gateway reads it: `.../attempt/A/v1` as `.../attempt/A/agent/NAME/v1`."""
+def with_agent_endpoint(llm: LLM) -> LLM:
+    """Return the LLM with an endpoint that carries the calling agent's name in its path, which the
+    gateway reads: `.../attempt/A/v1` becomes `.../attempt/A/agent/NAME/v1`."""
     agent = AGENT.get()
     if agent == MAIN_AGENT or llm.endpoint is None:
         return llm

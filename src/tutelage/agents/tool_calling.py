@@ -1,8 +1,8 @@
-"""The tool-calling agent (`agent_type=hf`): calls in the chat template's own form.
+"""The tool-calling agent (`agent_type=hf`): calls in the chat template's format.
 
-The template tells the model about its tools, the codec reads the calls, and results are `tool`
-messages. A turn without a call is the answer. A call that cannot be read gets an observation that
-says what was wrong. The loop is `loop.py`; `rollouts/runner.py` runs the agent on tasks.
+The template shows the tools to the model, the codec parses the calls, and results are `tool`
+messages. A turn without a call is the answer. A call that cannot be parsed gets an observation with
+the error. The loop is `loop.py`; `rollouts/runner.py` runs the agent on tasks.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tutelage.types import Call, Message, ToolResult, ToolSpec
 
 @dataclass(frozen=True, slots=True)
 class ToolCallingAgent(LoopAgent):
-    """Calls through the chat template; what it does not call, it answers."""
+    """Agent that calls tools through the chat template; a turn without a call is its answer."""
 
     def tool_specs(self) -> list[ToolSpec]:
-        """All tools."""
+        """Return all tools."""
         return [tool.spec for tool in self.tools.values()]
 
     def read(self, call: Call) -> Turn:
-        """The calls that the codec found; a turn without any is the answer."""
+        """Return the parsed calls; a turn without any is the answer."""
         if not call.reply.tool_calls and not call.parse_errors:
             return Turn(answer=call.reply.content or "")
         return Turn(calls=call.reply.tool_calls, errors=call.parse_errors)
 
     def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
-        """One message for each result, and one for each call that was unreadable."""
+        """Return one message for each result, and one for each unreadable call."""
         observed = [Message("tool", r.text, tool_call_id=r.call_id, name=r.name) for r in results]
         broken = [
             Message("tool", f"Error: {reason}", tool_call_id=call.id, name="unreadable")

@@ -1,5 +1,5 @@
-"""The mathematics of reinforcement learning, which weights and orchestration share.
+"""The mathematics of reinforcement learning, used by weights and orchestration.
 
-`rl/` holds advantages, losses and KL as pure functions. Nothing is imported here, so that a prompt
-search never loads torch. What calls these functions in a loop is `weights/`.
+`rl/` has advantages, losses and KL as pure functions; `weights/` has the training loop that calls
+them. Nothing is imported here, so that a prompt search never loads torch.
 """

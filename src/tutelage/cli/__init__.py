@@ -1,4 +1,4 @@
-"""The command line: `tutelage VERB ...`, one file per verb.
+"""The command line: `tutelage VERB ...`, one module per verb.
 
 A verb reads its options, calls the layer that does the work, and shows what came back; it decides
 nothing itself. Heavy modules are imported inside the verbs, so that help is quick and needs no

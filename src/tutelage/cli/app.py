@@ -1,4 +1,4 @@
-"""The `tutelage` command: which verbs there are, and how the process begins and ends.
+"""The `tutelage` command: its verbs, and how the process starts and ends.
 
 The app is built by a function, so that importing this package has no effect, and a verb is loaded
 when it is called, so that help and other verbs cost nothing. Help and usage errors are typer's own,
@@ -12,11 +12,12 @@ import atexit
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from multiprocessing import active_children
 from typing import Annotated, Any
 
@@ -24,8 +25,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from tutelage.bounded import direct_on_loopback
-from tutelage.cli.failures import PLAIN
+from tutelage.bounded import bypass_proxy_on_loopback
+from tutelage.cli.failures import PLAIN_TEXT
 from tutelage.errors import ConfigError
 from tutelage.platforms import check_platform
 from tutelage.runs.signals import ENDING, end_processes, exit_code, handle_signals
@@ -50,25 +51,25 @@ VERBS: Mapping[str, str] = {
     "prompts": "Inspect a prompt search.",
     "orchestrate": "Plan an instruction as a graph of subtasks, and run it.",
 }
-"""What the list says of each verb, or group of verbs; it stands in the file of its name."""
+"""Help text of each verb or group of verbs; the module of a verb has the verb's name."""
 _FUNCTIONS = {"eval": "evaluate", "prompts": "prompts_app", "orchestrate": "orchestrate_app"}
-"""The function of a verb where it is not called like the verb."""
+"""Function of a verb, where its name differs from the verb's."""
 
 
-class _KeyedCommand(TyperCommand):
-    """A verb that takes KEY=VALUE: an option that is really a key is answered with its spelling."""
+class _TrainCommand(TyperCommand):
+    """Command that takes KEY=VALUE; an unknown option that is a key is answered with KEY=VALUE."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        """The context of the recipe's own command where it has one (`train planner`)."""
+        """Return the context of the command; `train planner` has a command with other options."""
         if info_name == "train" and args[:1] == ["planner"]:
-            own = command("planner:train_planner")
+            own = load_command("planner:train_planner")
             return own.make_context("train planner", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; a usage error passes with the key named."""
+        """Parse the arguments; name the matching key in a usage error for an unknown option."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -89,46 +90,41 @@ class _KeyedCommand(TyperCommand):
 
 
 class _VerbGroup(TyperGroup):
-    """The command with its verbs, none of which is loaded to list them."""
+    """Command group that loads the module of a verb only when the verb is called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         vars(self)["commands"] = dict.fromkeys(VERBS)  # names; `get_command` loads one
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a verb, whose module is imported now."""
+        """Return the command of a verb after importing its module; None for an unknown verb."""
         if cmd_name not in VERBS:
             return None
-        kind = _KeyedCommand if cmd_name == "train" else TyperCommand
-        return command(f"{cmd_name}:{_FUNCTIONS.get(cmd_name, cmd_name)}", kind)
+        kind = _TrainCommand if cmd_name == "train" else TyperCommand
+        return load_command(f"{cmd_name}:{_FUNCTIONS.get(cmd_name, cmd_name)}", kind)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The list of verbs, as the table has them."""
+        """Write the verbs with their help texts."""
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
 
 @cache
-def command(place: str, kind: type[TyperCommand] = TyperCommand) -> Any:
-    """The command of a verb, or of a group of verbs, at `module:function`."""
+def load_command(place: str, kind: type[TyperCommand] = TyperCommand) -> Any:
+    """Return the command of the verb, or of the group of verbs, at `module:function`."""
     from tutelage.cli.options import as_command
 
     module, _, name = place.partition(":")
     verb = getattr(importlib.import_module(f"tutelage.cli.{module}"), name)
     if name.endswith("_app"):
         return get_command(verb())
-    own = typer.Typer(**PLAIN)
+    own = typer.Typer(**PLAIN_TEXT)
     own.command(cls=kind)(as_command(verb))
     return get_command(own)
 
 
-def _with_hyphens(option: str) -> str:
-    """Return an option as it is listed: `--max_turns` is `--max-turns`."""
-    return option.replace("_", "-")
-
-
 def build_app() -> typer.Typer:
-    """The command with all its verbs."""
+    """Return the command with all its verbs."""
     app = typer.Typer(
         name="tutelage",
         cls=_VerbGroup,
@@ -136,23 +132,23 @@ def build_app() -> typer.Typer:
         context_settings={
             "help_option_names": ["-h", "--help"],
             "max_content_width": _HELP_WIDTH,
-            "token_normalize_func": _with_hyphens,
+            "token_normalize_func": partial(re.sub, "_", "-"),
         },
-        **PLAIN,
+        **PLAIN_TEXT,
     )
-    app.callback()(_root)
+    app.callback()(_main_callback)
     return app
 
 
 def main() -> None:
-    """Run the command of this process; never returns. SIGTERM and SIGHUP are handled like
-    Ctrl-C. Processes that agents left are ended: Python would wait for those of multiprocessing,
+    """Run the command of this process and exit. SIGTERM and SIGHUP are handled like Ctrl-C. Child
+    processes that agents left running are killed: Python would wait for those of multiprocessing,
     and a reader of the output for all."""
     handle_signals()
     process = os.getpid()
     # A fork of an agent comes here too at its end, and knows the children of its parent.
     atexit.register(lambda: end_processes([os.getpid()], signal.SIGTERM))
-    direct_on_loopback(os.environ)
+    bypass_proxy_on_loopback(os.environ)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")  # what a terminal cannot show ends nothing
@@ -179,7 +175,7 @@ def main() -> None:
     raise SystemExit(code)
 
 
-def _root(
+def _main_callback(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`tutelage ask TARGET "question"`: an agent answers, and its turns are shown.
+"""`tutelage ask TARGET "question"`: ask an agent a question and show its turns.
 
 The question is played as one rollout by `evaluate`; `rollout_view.py` shows it. `KEY=VALUE` are the
 other fields of its task, which an environment or a custom agent may read.
@@ -37,7 +37,7 @@ def ask(
     trust: Trust = False,
 ) -> None:
     """Ask an agent a question and show its turns."""
-    from tutelage.cli.console import fetch, output, prose, shown_path
+    from tutelage.cli.console import fetch, format_path, output, prose
     from tutelage.cli.display import LiveDisplay
     from tutelage.cli.rollout_view import show_rollout
     from tutelage.config.keys import nest
@@ -45,7 +45,6 @@ def ask(
     from tutelage.errors import ConfigError, DataError, RunError
     from tutelage.runs.folder import find
     from tutelage.runs.resume_hint import command_name
-    from tutelage.tools.loading import is_file_reference
 
     if not question.strip():
         raise DataError(f"the question is empty: {question!r}. Pass it in quotes after the run.")
@@ -73,10 +72,7 @@ def ask(
         run = find(target)
         if (own := run.own_agent()[0]) is not None:
             said = "The built-in agent answered, with the policy of this run. Your own: tutelage "
-            command = f"ask {shown_path(own)} --model {shown_path(run.policy)} QUESTION"
+            command = f"ask {format_path(own)} --model {format_path(run.policy)} QUESTION"
             prose(output(), said + command, "dim")
     if rollout.last.failure is not None:
-        if rollout.last.calls and is_file_reference(target):
-            text = "An agent that grades itself needs the other fields of its task too: write them "
-            prose(output(), f"{text}as KEY=VALUE after the question.", "dim")
         raise typer.Exit(1)

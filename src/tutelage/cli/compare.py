@@ -1,9 +1,8 @@
-"""`tutelage compare RUN RUN ...`: runs of any kind in one table, with what can be said of them.
+"""`tutelage compare RUN RUN ...`: runs of any kind in one table, with their paired differences.
 
-Prompts, weights and orchestrations are compared on what they earn on held-out tasks and on what
-they cost. `evaluate/compare.py` has the statistics; this file puts them into words, and the words
-on the terminal, or into a file: a Markdown section, a page of HTML that stands alone (of the parts
-of other pages), or JSON. Runs are columns, since there are few of them and much to say of each.
+Prompts, weights and orchestrations are compared by their rewards on held-out tasks and by their
+costs. `evaluate/compare.py` computes the statistics; this module formats them for the terminal, as
+a Markdown section, or as JSON. Each run is a column.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ import typer
 from rich.console import Console
 
 from tutelage.cli.console import (
-    drawn_table,
+    build_table,
+    escape,
     facts,
+    format_path,
     messages,
     number,
     output,
     percent,
     prose,
     say,
-    shown_path,
-    visible,
-    waiting,
+    show_status,
 )
 from tutelage.cli.options import AsJson
 from tutelage.config.fields import Section
@@ -41,10 +40,10 @@ from tutelage.statistics.intervals import Difference, Verdict
 
 T = TypeVar("T")
 
-_LABEL = 17
-"""Columns of the labels."""
-_COLUMN = 20
-"""Columns that a run needs at least; where not all fit, they go on below."""
+_LABEL_WIDTH = 17
+"""Width of the label column, in characters."""
+_COLUMN_WIDTH = 20
+"""Minimum width of a run's column, in characters; columns that do not fit form a second table."""
 _UNKNOWN, _NOT_MEASURED, _NO_SUCCESS = "not known", "not measured", "no success named"
 
 _VERDICTS: Mapping[Verdict | None, tuple[str, str]] = {
@@ -53,16 +52,17 @@ _VERDICTS: Mapping[Verdict | None, tuple[str, str]] = {
     Verdict.REGRESSED: ("bad", "worse"),
     None: ("dim", ""),
 }
-"""The tone of a verdict, and what it says of the second run of a pair; None has a caveat."""
+"""Tone and text of the verdict on the second run of a pair; a pair without a verdict has a
+caveat."""
 
 
 class _CompareOptions(Section):
-    """What is compared, and where it is written."""
+    """Options of `compare`."""
 
     measure: Literal["auto", "greedy", "sampled"] = "auto"
-    """Tests played greedy or sampled; auto chooses."""
+    """Compare greedy or sampled tests; auto chooses."""
     out: Path | None = None
-    """Write it to a file, .html, .md or .json, too."""
+    """Also write the comparison to a file: .md or .json."""
 
 
 def compare(
@@ -74,10 +74,10 @@ def compare(
     from tutelage.cli.kinds import kind_of
 
     measure, out = None if options.measure == "auto" else options.measure, options.out
-    makers = {".html": _as_html, ".md": _as_markdown, ".json": _as_json}
+    makers = {".md": _format_markdown, ".json": _format_json}
     if out is not None and out.suffix not in makers:
-        raise ConfigError(f"--out {str(out)!r} must end in .html, .md or .json")
-    with waiting("reading runs ..."):
+        raise ConfigError(f"--out {str(out)!r} must end in .md or .json")
+    with show_status("reading runs ..."):
         from tutelage.evaluate.compare import compare as compare_runs
         from tutelage.evaluate.compared import read_facts
         from tutelage.runs.folder import find
@@ -85,98 +85,80 @@ def compare(
         folders = list({folder.path.resolve(): folder for folder in map(find, runs)}.values())
         comparison = compare_runs([read_facts(f, kind_of(f)) for f in folders], measure)
     if as_json:
-        typer.echo(_as_json(comparison), nl=False)
+        typer.echo(_format_json(comparison), nl=False)
     else:
         _show_comparison(output(), comparison)
     if out is not None:
         write_new({out: makers[out.suffix](comparison)}, "--out")
-        say(messages(), "written: ", shown_path(out))
+        say(messages(), "written: ", format_path(out))
 
 
 def _show_comparison(console: Console, found: Comparison) -> None:
-    """The table, the pairs, and what must be said about them."""
-    say(console, (_title(found), "bold"))
-    table = _table(found)
-    each = max(1, (console.width - _LABEL) // _COLUMN)
+    """Print the table, the pairs, and the remarks."""
+    say(console, (_format_title(found), "bold"))
+    table = _build_table(found)
+    each = max(1, (console.width - _LABEL_WIDTH) // _COLUMN_WIDTH)
     for first in range(1, len(table.columns), each):
         shown = range(first, min(first + each, len(table.columns)))
-        drawn = drawn_table(table, (0, *shown))
+        drawn = build_table(table, (0, *shown))
         drawn.columns[0].no_wrap = True
-        drawn.columns[0].width = _LABEL
+        drawn.columns[0].width = _LABEL_WIDTH
         say(console)
         console.print(drawn)
     say(console)
     show_pairs(console, found)
     say(console)
-    places = [(visible(name), shown_path(Path(p))) for name, p in _artefacts(found)]
+    places = [(escape(name), format_path(Path(p))) for name, p in _best_paths(found)]
     facts(console, [(f"best of {name}", place) for name, place in places])
 
 
 def show_pairs(console: Console, found: Comparison) -> None:
-    """Print the runs in pairs, who leads, and what must be said about them."""
+    """Print the pairwise comparisons, the conclusion, and the remarks."""
     if found.pairs:
-        console.print(drawn_table(_pairs(found)))
+        console.print(build_table(_build_pairs_table(found)))
         say(console)
     if found.conclusion is not None:
         prose(console, found.conclusion, "bold")
-    for text in _footnotes(found):
+    for text in _list_footnotes(found):
         prose(console, text, "dim")
-    for text in _caveats(found):
+    for text in _group_caveats(found):
         prose(console, text, "yellow")
 
 
 # ---------------------------------------------------------------- as a file
 
 
-def _as_json(found: Comparison) -> str:
+def _format_json(found: Comparison) -> str:
     return json.dumps(found.to_dict(), indent=2, allow_nan=False) + "\n"
 
 
-def _as_markdown(found: Comparison) -> str:
-    """A section for a README: the table, the pairs, the remarks."""
-    lines = [f"**{_md(_title(found))}**", "", *_md_table(_table(found))]
+def _format_markdown(found: Comparison) -> str:
+    """Return a Markdown section with the table, the pairs and the remarks."""
+    title, conclusion = _format_title(found), found.conclusion
+    lines = [f"**{_escape_md(title)}**", "", *_markdown_rows(_build_table(found))]
     if found.pairs:
-        lines += ["", *_md_table(_pairs(found))]
-    lines += ["", *[f"**{_md(found.conclusion or '')}**\n"] * (found.conclusion is not None)]
-    lines += [f"{_md(text)}\n" for text in _footnotes(found)]
-    lines += [f"- {_md(text)}" for text in _caveats(found)]
-    lines += [f"- best of {_md(name)}: `{place}`" for name, place in _artefacts(found)]
+        lines += ["", *_markdown_rows(_build_pairs_table(found))]
+    lines += ["", f"**{_escape_md(conclusion)}**\n"] if conclusion else [""]
+    lines += [f"{_escape_md(text)}\n" for text in _list_footnotes(found)]
+    lines += [f"- {_escape_md(text)}" for text in _group_caveats(found)]
+    lines += [f"- best of {_escape_md(name)}: `{place}`" for name, place in _best_paths(found)]
     return "\n".join(lines) + "\n"
 
 
-def _md_table(table: Table) -> Iterator[str]:
+def _markdown_rows(table: Table) -> Iterator[str]:
     rows = [list(table.columns), ["---"] * len(table.columns)]
     for row in table.rows:
-        label, *cells = [_md(cell.strip()) for cell in row.cells]
+        label, *cells = [_escape_md(cell.strip()) for cell in row.cells]
         rows.append([label, *(f"**{cell}**" if row.strong else cell for cell in cells)])
     return ("| " + " | ".join(cells) + " |" for cells in rows)
 
 
-def _md(text: str) -> str:
-    return re.sub(r"[\\|*_`<>\[\]]", r"\\\g<0>", visible(" ".join(text.split())).replace("->", "→"))
+def _escape_md(text: str) -> str:
+    return re.sub(r"[\\|*_`<>\[\]]", r"\\\g<0>", escape(" ".join(text.split())).replace("->", "→"))
 
 
-def _as_html(found: Comparison) -> str:
-    from tutelage.runs.report.page import render_page
-
-    places = [f"best of {name}: {place}" for name, place in _artefacts(found)]
-    return render_page(
-        "cli/compare.html.j2",
-        name="compare",
-        what="comparison of runs",
-        headline=_title(found),
-        pill=None,
-        story=(),
-        conclusion=found.conclusion,
-        table=_table(found),
-        pairs=_pairs(found),
-        footnotes=list(_footnotes(found)),
-        told=[*_caveats(found), *places],
-    )
-
-
-def _artefacts(found: Comparison) -> list[tuple[str, str]]:
-    """Where the best prompt or policy of each run lies."""
+def _best_paths(found: Comparison) -> list[tuple[str, str]]:
+    """Return the name of each trained run with the path of its best prompt or policy."""
     trained = (row.run for row in found.rows if not row.run.evaluation)
     return [(run.name, run.best or "nothing was left") for run in trained]
 
@@ -184,8 +166,8 @@ def _artefacts(found: Comparison) -> list[tuple[str, str]]:
 # ---------------------------------------------------------------- words
 
 
-def _title(found: Comparison) -> str:
-    """What is compared on what."""
+def _format_title(found: Comparison) -> str:
+    """Return a title with the number of runs and of test tasks."""
     held_out = "" if any(row.run.trained_on for row in found.rows) else "held-out "
     if len(found.rows) == 1:
         return f"1 run on {found.shared_tasks} {held_out}test tasks"
@@ -199,15 +181,15 @@ def _title(found: Comparison) -> str:
     return f"{runs} that share no test task"
 
 
-def _table(found: Comparison) -> Table:
-    """What was trained, what it earned, what it cost: a line each, and a column a run."""
+def _build_table(found: Comparison) -> Table:
+    """Return the table of training, rewards and costs, with one column per run."""
     rows = found.rows
 
     def line(label: str, cell: Callable[[ComparisonRow], str], *, first: bool = False) -> TableRow:
         return TableRow((label, *map(cell, rows)), ("dim", *[""] * len(rows)), first=first)
 
     def course(row: ComparisonRow, part: str, words: Callable[[float], str]) -> str:
-        """`0.31 -> 0.94`, or `0.94` of an evaluation."""
+        """Return `0.31 -> 0.94`, or `0.94` for an evaluation."""
         before, after = (row.means[f"{part}_{when}"] for when in ("before", "after"))
         if before is None and after is None:
             return _NOT_MEASURED
@@ -216,8 +198,8 @@ def _table(found: Comparison) -> Table:
         first, second = ("?" if value is None else words(value) for value in (before, after))
         return f"{first} -> {second}"
 
-    def in_success(row: ComparisonRow, words: Callable[[ComparisonRow], str]) -> str:
-        """What `words` says, unless a graded reward does not define success."""
+    def if_success(row: ComparisonRow, words: Callable[[ComparisonRow], str]) -> str:
+        """Return the text of `words`, or a remark if a graded reward defines no success."""
         graded = row.means["reward_after"] is not None and row.means["exact_after"] is None
         return _NO_SUCCESS if graded and row.exact is None else words(row)
 
@@ -227,7 +209,7 @@ def _table(found: Comparison) -> Table:
         return f"$ {value:.2f}" if value >= 1 or value == 0 else f"$ {value:.4f}"
 
     def judged(row: ComparisonRow) -> str:
-        """`200 of 200`, before and after where they differ."""
+        """Return `200 of 200`, before and after if they differ."""
         sides = dict.fromkeys(f"{p.judged} of {p.rollouts}" for p in row.played if p is not None)
         return " -> ".join(sides) or _UNKNOWN
 
@@ -237,7 +219,7 @@ def _table(found: Comparison) -> Table:
         return f"{counted(row.tasks, 'task')}, {row.measure}" if row.tasks else row.measure
 
     def gain(row: ComparisonRow) -> str:
-        return _of(row.exact, lambda gap: f"{_points(gap.mean)} points")
+        return _format(row.exact, lambda gap: f"{_points(gap.mean)} points")
 
     def trained(row: ComparisonRow) -> str:
         return (
@@ -246,14 +228,14 @@ def _table(found: Comparison) -> Table:
             else f"{row.run.trained}, by {row.run.algorithm}"
         )
 
-    verdicts = [_of(r.verdict, lambda verdict: verdict.value) for r in rows]
+    verdicts = [_format(r.verdict, lambda verdict: verdict.value) for r in rows]
     tones = ["", *(_VERDICTS[r.verdict][0] for r in rows)]
     gains = (
-        line("gain in reward", lambda r: _of(r.reward, lambda gap: _signed(gap.mean))),
+        line("gain in reward", lambda r: _format(r.reward, lambda gap: _signed(gap.mean))),
         line("  95 % interval", lambda r: _interval(r.reward, _signed)),
-        line("gain in exact", lambda r: in_success(r, gain)),
+        line("gain in exact", lambda r: if_success(r, gain)),
         line("  95 % interval", lambda r: _interval(r.exact, _points)),
-        line("wins/losses/ties", lambda r: _record(r.reward)),
+        line("wins/losses/ties", lambda r: _tally(r.reward)),
         TableRow(("verdict", *verdicts), tones, strong=True),
     )
     return Table(
@@ -266,22 +248,22 @@ def _table(found: Comparison) -> Table:
             line("grader", lambda r: r.run.grader),
             line("tested", tested),
             line("reward", lambda r: course(r, "reward", "{:.3f}".format), first=True),
-            line("exact", lambda r: in_success(r, lambda r: course(r, "exact", percent))),
+            line("exact", lambda r: if_success(r, lambda r: course(r, "exact", percent))),
             line("judged", judged),
             *(() if all(r.run.evaluation for r in rows) else gains),
             line("cost", lambda r: dollars(r.run.spent.dollars), first=True),
-            line("rollouts", lambda r: _of(r.run.spent.rollouts, number)),
-            line("  of them tests", lambda r: _of(r.run.spent.test_rollouts, number)),
-            line("model calls", lambda r: _of(r.run.spent.calls, number)),
-            line("optimiser calls", lambda r: _of(r.run.spent.optimiser_calls, number)),
-            line("tokens", lambda r: _of(r.run.spent.tokens, number)),
-            line("minutes", lambda r: _of(r.run.spent.seconds, lambda s: f"{s / 60:.1f}")),
+            line("rollouts", lambda r: _format(r.run.spent.rollouts, number)),
+            line("  of them tests", lambda r: _format(r.run.spent.test_rollouts, number)),
+            line("model calls", lambda r: _format(r.run.spent.calls, number)),
+            line("optimiser calls", lambda r: _format(r.run.spent.optimiser_calls, number)),
+            line("tokens", lambda r: _format(r.run.spent.tokens, number)),
+            line("minutes", lambda r: _format(r.run.spent.seconds, lambda s: f"{s / 60:.1f}")),
         ),
     )
 
 
-def _pairs(found: Comparison) -> Table:
-    """Pairwise comparisons: in reward, and in exact answers."""
+def _build_pairs_table(found: Comparison) -> Table:
+    """Return the table of pairwise comparisons by reward and by success."""
     head = ("pair", "in", "difference", "95 % interval", "w/l/t", "verdict")
     rows: list[TableRow] = []
     for pair in found.pairs:
@@ -292,7 +274,7 @@ def _pairs(found: Comparison) -> Table:
         ):
             cells = ("",) * 4
             if gap is not None:
-                cells = (name, words(gap.mean) + unit, _interval(gap, words), _record(gap))
+                cells = (name, words(gap.mean) + unit, _interval(gap, words), _tally(gap))
             if gap is not None or name == "reward":
                 tone, message = _VERDICTS[verdict]
                 rows.append(
@@ -302,8 +284,8 @@ def _pairs(found: Comparison) -> Table:
     return Table(head, rows, right=(2, 3, 4))
 
 
-def _footnotes(found: Comparison) -> Iterator[str]:
-    """What numbers mean, and what stands in the way of reading them."""
+def _list_footnotes(found: Comparison) -> Iterator[str]:
+    """Yield notes on intervals and costs, and the remarks of the comparison."""
     if any(each.reward is not None for each in (*found.rows, *found.pairs)):
         yield (
             "Gains and differences are of the same tasks; intervals are 95 %, by 10,000 paired "
@@ -317,8 +299,8 @@ def _footnotes(found: Comparison) -> Iterator[str]:
     yield from found.remarks
 
 
-def _caveats(found: Comparison) -> list[str]:
-    """What else differs between two runs than their training, each said once."""
+def _group_caveats(found: Comparison) -> list[str]:
+    """Return the differences between two runs other than their training, each with its pairs."""
     by_text: dict[str, list[str]] = {}
     for pair in found.pairs:
         for text in pair.caveats:
@@ -326,7 +308,7 @@ def _caveats(found: Comparison) -> list[str]:
     return [f"{'; '.join(who)}: {text}" for text, who in by_text.items()]
 
 
-def _of(value: T | None, words: Callable[[T], str]) -> str:
+def _format(value: T | None, words: Callable[[T], str]) -> str:
     return _UNKNOWN if value is None else words(value)
 
 
@@ -339,10 +321,10 @@ def _points(value: float) -> str:
 
 
 def _interval(found: Difference | None, words: Callable[[float], str]) -> str:
-    """`+0.05 to +0.19`."""
-    return _of(found, lambda gap: f"{words(gap.low)} to {words(gap.high)}")
+    """Return an interval as `+0.05 to +0.19`."""
+    return _format(found, lambda gap: f"{words(gap.low)} to {words(gap.high)}")
 
 
-def _record(found: Difference | None) -> str:
-    """Tasks won, lost and tied."""
-    return _of(found, lambda gap: f"{gap.wins}/{gap.losses}/{gap.ties}")
+def _tally(found: Difference | None) -> str:
+    """Return the numbers of tasks won, lost and tied as `12/3/5`."""
+    return _format(found, lambda gap: f"{gap.wins}/{gap.losses}/{gap.ties}")

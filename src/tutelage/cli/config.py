@@ -1,7 +1,6 @@
-"""`tutelage config [WORD]`: every key with its type, default, other spellings and meaning, and the
-values that recipes give it.
+"""`tutelage config [WORD]`: every key with its type, default, aliases, help, and values in recipes.
 
-The rows are made from the schema in `config/reference.py`, as is the page in the docs.
+The rows come from the schema (`config/reference.py`), like the page in the docs.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tutelage.config.fields import Section
 
 
 class _ListOptions(Section):
-    """Which keys are listed, and how."""
+    """Options of `config`."""
 
     markdown: bool = False
     """The whole page as Markdown."""
@@ -58,7 +57,7 @@ def config(
             near = nearest(part)
             hint = f"Did you mean {near!r}?" if near else "`tutelage config` lists every key."
             raise ConfigError(f"no key contains {word!r}. {hint}")
-    recipes = {} if options.prompts else _recipe_values()
+    recipes = {} if options.prompts else _collect_recipe_values()
     console = output()
     os.environ.setdefault("LESS", "FRX")  # colours, and no pager where it fits the screen
     with console.pager(styles=True) if console.is_terminal else nullcontext():
@@ -69,9 +68,9 @@ def config(
             console.print(Padding(Text(" ".join(texts)), (0, 0, 0, 4)))
 
 
-def _recipe_values() -> dict[str, list[str]]:
-    """Return by key what recipes start it with, where that is not its default, and what they start
-    it with for a model of your own, where that is something else."""
+def _collect_recipe_values() -> dict[str, list[str]]:
+    """Return the values that recipes set, by key, if they differ from the default, and those for
+    your own model, if they differ from the recipe's."""
     from tutelage.config.keys import defaults
     from tutelage.weights.config.presets import RECIPES, recipe_preset
 

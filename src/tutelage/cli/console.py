@@ -1,9 +1,8 @@
-"""How text reaches the terminal: consoles, and the few formats that all verbs share.
+"""Consoles, and the text formats that all verbs share.
 
 Results go to standard output, progress and errors to standard error, so that a pipe gets results
-only. Nothing is interpreted as markup: what models and datasets say is shown as it is, with control
-characters made visible. A notebook gets text, as a file does. `NO_COLOR` and colours are rich's
-business.
+only. Markup is disabled: texts of models and datasets are printed unchanged, with control
+characters escaped. A notebook gets plain text, like a file. Rich handles `NO_COLOR` and colours.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from tutelage.runs.figures import Table as FigureTable
 
 _PIPE_WIDTH = 100
-"""Columns of a table that goes into a file or a pipe."""
+"""Width of a table in a file or a pipe, in characters."""
 
 _WRAPPING: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 # A value that is one long word, such as a path, is left to the terminal: it can be copied whole.
@@ -38,27 +37,28 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2
 
 
 class PlainConsole(Console):
-    """A console without markup that leaves closed pipes to `failures.py`.
+    """Console without markup that raises `BrokenPipeError` for a closed pipe.
 
-    Rich itself ends the process then, which must not happen to a training run.
+    Rich would end the process, and with it a training run.
     """
 
     def on_broken_pipe(self) -> None:
-        """Let the error out."""
+        """Raise `BrokenPipeError`."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def output() -> Console:
-    """Where results go."""
-    return _console(sys.stdout)
+    """Return the console of results."""
+    return _make_console(sys.stdout)
 
 
 def messages() -> Console:
-    """Where progress goes; in a notebook, which shows errors on red, with the results."""
-    return _console(sys.stdout if Console().is_jupyter else sys.stderr)
+    """Return the console of progress and errors; in a notebook, which shows errors in red, that of
+    results."""
+    return _make_console(sys.stdout if Console().is_jupyter else sys.stderr)
 
 
-def _console(stream: TextIO) -> Console:
+def _make_console(stream: TextIO) -> Console:
     width = None if "COLUMNS" in os.environ else _PIPE_WIDTH
     if stream.isatty():  # rich takes a terminal without control codes to be 80 columns wide
         width = shutil.get_terminal_size().columns if os.environ.get("TERM") == "dumb" else None
@@ -70,8 +70,8 @@ def _console(stream: TextIO) -> Console:
 
 
 @contextmanager
-def waiting(text: str) -> Generator[None]:
-    """Say on a terminal what takes a moment; nothing is left of it after."""
+def show_status(text: str) -> Generator[None]:
+    """Show a status line on a terminal while the block runs."""
     console = messages()
     drawn = console.is_terminal and not console.is_dumb_terminal
     with console.status(text) if drawn else nullcontext():
@@ -79,7 +79,7 @@ def waiting(text: str) -> Generator[None]:
 
 
 def fetch(model: str | None) -> None:
-    """Get a model that is downloaded or converted on first use, with a bar on a terminal."""
+    """Download or convert a model that is not cached yet, with a progress bar on a terminal."""
     from rich.progress import Progress, TaskID
 
     from tutelage.policy.sources import local_folder
@@ -102,28 +102,29 @@ def fetch(model: str | None) -> None:
 
 
 def say(console: Console, *parts: str | Text | tuple[str, str]) -> None:
-    """One line that the terminal wraps, not we: a path or a command in it can be copied whole."""
+    """Print one line that only the terminal wraps, so that a path or a command can be copied
+    whole."""
     console.print(Text.assemble(*parts), soft_wrap=True)
 
 
 def prose(console: Console, text: str, style: str = "", *, hang: int = 0) -> None:
-    """A sentence: on a terminal it wraps between words, elsewhere its line stays whole. All lines
-    but the first begin with `hang` spaces."""
-    say(console, (f"\n{' ' * hang}".join(_wrapped(console, text, hang)), style))
+    """Print text, wrapped between words on a terminal and unwrapped elsewhere. All lines but the
+    first are indented by `hang` spaces."""
+    say(console, (f"\n{' ' * hang}".join(_wrap(console, text, hang)), style))
 
 
-def _wrapped(console: Console, text: str, taken: int) -> list[str]:
-    """The lines of a text beside `taken` columns."""
+def _wrap(console: Console, text: str, taken: int) -> list[str]:
+    """Return the lines of a text, wrapped to the width that `taken` columns leave."""
     room = max(20, console.width - taken) if console.is_terminal else sys.maxsize
     return [
         part
-        for line in visible(text).split("\n")
+        for line in escape(text).split("\n")
         for part in textwrap.wrap(line, room, **_WRAPPING) or [""]
     ]
 
 
 def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
-    """A table with a rule under its head and two spaces between columns, to fit 60 columns."""
+    """Return an empty table with a rule below its header and two spaces between columns."""
     mark = "─" if is_utf8(output()) else "-"
     box = Box(f"    \n    \n {mark * 2} \n" + "    \n" * 5, ascii=mark == "-")
     table = Table(box=box, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
@@ -133,50 +134,38 @@ def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
 
 
 TONES = {"good": "green", "bad": "red", "dim": "dim", "": ""}
-"""How the tones of a table look."""
-_INTERVAL = re.compile(r"^(\S+) (\[.+\])( ~)?$")
+"""Style of each tone of a table."""
 
 
 def show_table(console: Console, table: FigureTable) -> None:
-    """A table with its title and its lead."""
+    """Print a table with its title and introduction."""
     say(console, (f"\n{table.title}", "bold"))
     if table.lead:
         prose(console, table.lead, "dim")
-    drawn = drawn_table(table)
-    wide = console.measure(drawn, options=console.options.update(max_width=1000)).maximum
-    console.print(drawn if wide <= console.width else drawn_table(table, folded=True))
+    console.print(build_table(table))
 
 
-def drawn_table(
-    table: FigureTable, shown: Iterable[int] | None = None, *, folded: bool = False
-) -> Table:
-    """A table, or those columns of it that are `shown`; `folded`, each interval below its number,
-    which its mark stays at."""
+def build_table(table: FigureTable, shown: Iterable[int] | None = None) -> Table:
+    """Return a rich table of all columns, or of those in `shown`."""
     columns = list(range(len(table.columns)) if shown is None else shown)
     # Columns may share a name ("micro"), so they are set to the right one by one.
-    drawn = plain_table(*(visible(table.columns[i]) for i in columns))
+    drawn = plain_table(*(escape(table.columns[i]) for i in columns))
     for column, index in zip(drawn.columns, columns, strict=True):
         column.justify = "right" if index in table.right else "left"
     for row in table.rows:
         if row.first:
             drawn.add_row("")
         bold = "bold " if row.strong else ""
-        words = [visible(row.cells[i]) for i in columns]
-        if folded:
-            words = [_INTERVAL.sub(r"\1\3\n\2", each) for each in words]
-        cells = [
-            Text(each, bold + TONES[row.tone(i)]) for each, i in zip(words, columns, strict=True)
-        ]
-        drawn.add_row(*cells)
+        drawn.add_row(*(Text(escape(row.cells[i]), bold + TONES[row.tone(i)]) for i in columns))
     return drawn
 
 
 def show_keys(console: Console, rows: Sequence[tuple[str, Any, str]], all_keys: bool) -> None:
-    """Print keys with their values and what set them, or with `all_keys` the defaults too."""
+    """Print keys with their values and origins; with `all_keys` also those with default values."""
     shown = [row for row in rows if all_keys or row[2]]
     for key, value, origin in shown:
-        line = visible(f"{key}={json.dumps(value, ensure_ascii=False)}")
-        remark = visible(f"   # {origin}") if origin else ""
+        line = escape(f"{key}={json.dumps(value, ensure_ascii=False)}")
+        remark = escape(f"   # {origin}") if origin else ""
         say(console, (line, "green" if origin else ""), (remark, "dim"))
     if not all_keys:
         rest = f"{len(rows) - len(shown)} other keys have their defaults; --all prints them"
@@ -184,40 +173,41 @@ def show_keys(console: Console, rows: Sequence[tuple[str, Any, str]], all_keys: 
 
 
 def next_steps(console: Console, *commands: str) -> None:
-    """Commands that go on from here."""
+    """Print commands that may follow."""
     say(console, ("Next", "bold"))
     for command in commands:
         say(console, "  ", command)
 
 
 def facts(console: Console, pairs: Iterable[tuple[str, str]], indent: int = 0) -> None:
-    """Names and values, one pair a line, values aligned; on a terminal long values hang."""
+    """Print names and values, one pair per line, with aligned values; long values wrap on a
+    terminal."""
     listed = list(pairs)
     width = max((len(name) for name, _ in listed), default=0) + 2
     start = " " * (indent + width)
     for name, value in listed:
-        lines = _wrapped(console, value, len(start))
+        lines = _wrap(console, value, len(start))
         say(console, " " * indent, (f"{name:<{width}}", "dim"), f"\n{start}".join(lines))
 
 
-def visible(text: str) -> str:
-    """`text` with control characters, lone surrogates and direction marks written as escapes."""
+def escape(text: str) -> str:
+    """Return `text` with control characters, lone surrogates and direction marks as escapes."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(value: Any, width: int) -> str:
-    """The beginning of a value on one line of at most `width` characters."""
-    text = visible(" ".join(str(value).split()))
+    """Return the beginning of a value as one line of at most `width` characters."""
+    text = escape(" ".join(str(value).split()))
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def percent(share: float) -> str:
-    """0.945 as `94.5 %`."""
+    """Format a fraction: 0.945 as `94.5 %`."""
     return f"{100 * share:.1f} %"
 
 
 def number(value: float) -> str:
-    """A metric in at most about eight characters; thousands are set apart by a comma."""
+    """Format a metric in about eight characters, with commas between thousands."""
     if not math.isfinite(value):
         return str(value)
     if value == int(value) and abs(value) < 1e15:
@@ -228,25 +218,25 @@ def number(value: float) -> str:
 
 
 def cell(value: Any) -> str:
-    """A number as a metric, another value as the beginning of its text."""
+    """Format a number as a metric, and another value as the beginning of its text."""
     return number(value) if isinstance(value, (int, float)) else one_line(value, 100)
 
 
 def is_utf8(console: Console) -> bool:
-    """Whether block characters can be written there."""
+    """Return True if the console can print block characters."""
     return console.encoding.lower().startswith("utf")
 
 
-def shown_path(path: Path) -> str:
-    """A path as the user would type it: relative when it lies below the working directory."""
+def format_path(path: Path) -> str:
+    """Return a path relative to the working directory if it is below it, else unchanged."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except (OSError, ValueError):
         return str(path)
 
 
-def leave_stream(stream: IO[str]) -> None:
-    """Send the rest of a stream nowhere, so that the interpreter's last flush is quiet too."""
+def discard_stream(stream: IO[str]) -> None:
+    """Redirect a stream to the null device, so that the interpreter's last flush does not fail."""
     try:
         number = stream.fileno()
     except (OSError, ValueError):

@@ -1,9 +1,9 @@
-"""What is seen while a job runs: a live picture on a terminal, plain lines anywhere else.
+"""Progress of a job: a live display on a terminal, plain lines elsewhere.
 
-On a terminal the present phase is redrawn a few times a second below what has already ended, which
-stays in the scrollback. Into a file, a pipe or a log goes one line at the start and end of each
-phase, and one every few seconds between. A display never stops a job: when its stream is closed or
-its disk is full it falls silent, and the job's record is in the run folder anyway.
+On a terminal the current phase is redrawn a few times per second below finished phases, which stay
+in the scrollback. A file, a pipe or a log gets one line at the start and the end of each phase, and
+one every few seconds between. A display never stops a job: it prints nothing more once its stream
+is closed or its disk is full, and the run folder has the job's record.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from tutelage.cli.console import (
+    discard_stream,
+    escape,
     facts,
     is_utf8,
-    leave_stream,
     messages,
     number,
     percent,
     prose,
     say,
-    visible,
 )
 from tutelage.errors import counted
 from tutelage.runs.estimate import duration
 from tutelage.runs.progress import LATER, Progress
-from tutelage.statistics.outcome import cause_words, too_many_lost
+from tutelage.statistics.outcome import format_cause, too_many_lost
 from tutelage.types import FailureCause
 
 _REDRAWS_PER_SECOND = 4.0
 _LINE_SECONDS = 5.0
-"""Seconds between two plain lines of one phase; a sixtieth of the time since the start once that is
-more, so that a night is no thousand lines."""
+"""Minimum seconds between two plain lines of a phase; later a sixtieth of the time since the start,
+so that a night does not fill the log."""
 
 METRICS: Mapping[str, str] = {
     "loss/policy": "loss",
@@ -58,14 +58,14 @@ METRICS: Mapping[str, str] = {
     "tokens_per_second": "tokens/s",
     "cost": "$",
 }
-"""The metrics that are shown after rewards and success, in this order, and their names."""
+"""Displayed name of each metric that is shown after rewards and success, in this order."""
 REWARD = "reward/mean"
 _BAR_WIDTH, _PACE, _SAME = 60, 64, 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase so far. Times are in seconds of one monotonic clock."""
+    """Progress of one phase. Times are in seconds of a monotonic clock."""
 
     name: str
     began: float
@@ -75,10 +75,10 @@ class Phase:
     done: int = 0
     values: Mapping[str, float] = field(default_factory=dict[str, float])
     pace: tuple[tuple[float, int], ...] = ()
-    """The latest reports as (time, steps done): how fast it goes now."""
+    """Latest reports as (time, steps done), from which the speed is estimated."""
 
     def after(self, now: float, done: int, values: Mapping[str, float]) -> Phase:
-        """The phase when one more report has come."""
+        """Return the phase with one more report."""
         pace = (*self.pace, (now, done))[-_PACE:]
         # What was measured now stands for its whole group: a rate that is missing is not the last.
         fresh = {name.partition("/")[0] for name in values}
@@ -86,7 +86,8 @@ class Phase:
         return replace(self, done=done, values={**kept, **values}, pace=pace)
 
     def time_left(self, now: float) -> float | None:
-        """Seconds until the phase ends, by its budget or its pace; None while nothing tells."""
+        """Return the seconds until the phase ends, by its time limit or its speed; None if
+        unknown."""
         numbers: list[float] = []
         if self.seconds is not None:
             numbers.append(self.seconds - (now - self.began))
@@ -99,7 +100,7 @@ class Phase:
         return max(0.0, min(numbers)) if numbers else None
 
     def share_done(self, now: float) -> float | None:
-        """How much of the phase is behind, from 0 to 1; None when it has no bound."""
+        """Return the finished fraction of the phase, from 0 to 1; None without a limit."""
         parts: list[float] = []
         if self.steps:
             parts.append(self.done / self.steps)
@@ -107,8 +108,8 @@ class Phase:
             parts.append((now - self.began) / self.seconds)
         return min(1.0, max(0.0, *parts)) if parts else None
 
-    def left_words(self, now: float) -> list[str]:
-        """`2:57 left of this phase, 28:10 in all`, as far as that is known."""
+    def format_time_left(self, now: float) -> list[str]:
+        """Return `2:57 left of this phase, 28:10 in all` as a list; empty if unknown."""
         left, later = self.time_left(now), self.values.get(LATER)
         if left is None:
             return []
@@ -116,8 +117,8 @@ class Phase:
         return [f"{duration(left)} left of this phase{in_all}"]
 
     @property
-    def steps_words(self) -> list[str]:
-        """`step 57/300`, or `step 57` without a bound; nothing for a phase that has no steps."""
+    def format_steps(self) -> list[str]:
+        """Steps as `step 57/300`, or `step 57` without a limit; empty for a phase without steps."""
         if not (self.done or self.steps):
             return []
         most = f"/{number(self.steps)}" if self.steps else ""
@@ -125,11 +126,11 @@ class Phase:
 
 
 def metric_text(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
-    """`reward 0.84 (128/128)` and so on: rewards and success with how many were judged of how many,
-    what failed, then the metrics in `METRICS` that are there."""
+    """Return texts such as `reward 0.84 (128/128)`: rewards and success with the counts of judged
+    rollouts, failures, then the metrics of `METRICS` that are present."""
 
     def rate(name: str, value: float | None, of: str, shown: Callable[[float], str]) -> list[str]:
-        """A rate with its counts; the counts alone if too many rollouts were lost."""
+        """Return a rate with its counts, or only the counts if too many rollouts were lost."""
         judged, total = (values.get(key, nan) for key in of.split())
         known = isfinite(judged + total)
         counts = f"{judged:.0f}/{total:.0f}" if known else ""
@@ -151,7 +152,7 @@ def metric_text(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
         many = values.get(f"rollout/{cause.value}", 0.0) * values.get("rollout/number", 0.0)
         if many and isfinite(many):
             lost = "lost: " if cause.infrastructure else ""
-            words.append(f"{round(many)} {lost}{cause_words(cause)}")
+            words.append(f"{round(many)} {lost}{format_cause(cause)}")
     if (rows := values.get("rollout/rows", 1.0)) > 1:
         words.append(f"{number(rows)} rows a rollout")
     words += [f"{name} {number(values[key])}" for key, name in METRICS.items() if key in values]
@@ -159,15 +160,14 @@ def metric_text(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
 
 
 class LiveDisplay(Progress):
-    """A `Progress` drawn on `console`, else on the error stream. `finish` takes it down and may
-    be called twice.
+    """Progress display on `console`, by default on the error stream. `finish` may be called twice.
 
-    The console may go away. Lines that stay have the time since the start.
+    A closed stream is ignored. Lines are printed with the time since the start.
     """
 
     shows = True
     noun = "step"
-    """What a phase counts."""
+    """Unit of the progress of a phase."""
 
     def __init__(
         self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -191,9 +191,9 @@ class LiveDisplay(Progress):
             )
 
     def open(self) -> LiveDisplay:
-        """Begin to draw before the job has anything to say, since it takes a moment to load."""
+        """Start drawing before the job reports anything, since it takes time to load."""
         if self._live is not None:
-            with self._quietly():
+            with self._ignore_closed_stream():
                 self._live.start()
         return self
 
@@ -204,66 +204,66 @@ class LiveDisplay(Progress):
         self.finish()
 
     def start(self, title: str, lines: Mapping[str, str]) -> None:
-        """Show the title and the facts, and begin to draw."""
+        """Print the title and facts of the job, and start drawing."""
         self._began, self.worked = self._clock(), True
-        with self._quietly():
-            say(self._console, (visible(title), "bold"))
+        with self._ignore_closed_stream():
+            say(self._console, (escape(title), "bold"))
             facts(self._console, lines.items(), indent=2)
         self.open()
 
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
-        """End the phase before and begin this one."""
+        """End the current phase and begin a new one."""
         self._close_phase()
         now, self.worked = self._clock(), True
         with self._lock:
-            self._phase = Phase(visible(name), now, steps, seconds, self.noun)
+            self._phase = Phase(escape(name), now, steps, seconds, self.noun)
             self._measuring = None
         self._line_at = self._step_at = now
         if self._live is None:
             bounds = [f"at most {counted(steps, self.noun)}"] if steps else []
             bounds += [f"at most {duration(seconds)}"] if seconds else []
-            self._line(": ".join([self._phase.name, *[" and ".join(bounds)] * bool(bounds)]))
+            self._print_line(": ".join([self._phase.name, *[" and ".join(bounds)] * bool(bounds)]))
 
     def step(self, done: int, values: Mapping[str, float]) -> None:
-        """Take note of a step."""
+        """Record the metrics of a step."""
         now, self.worked = self._clock(), True
         with self._lock:
             before = self._phase or Phase("Steps", now)
             self._phase = before.after(now, done, values)
             self._measuring = None
         # A line of a measurement is no reason to leave out the next step's.
-        if self._live is None and self._is_time(now, self._step_at):
+        if self._live is None and self._is_due(now, self._step_at):
             self._line_at = self._step_at = now
-            words = [", ".join([self._phase.name, *self._phase.steps_words])]
+            words = [", ".join([self._phase.name, *self._phase.format_steps])]
             words += [
                 *metric_text(self._phase.values, utf8=self._utf8),
-                *self._phase.left_words(now),
+                *self._phase.format_time_left(now),
             ]
-            self._line("   ".join(words))
+            self._print_line("   ".join(words))
 
     def evaluation(self, label: str, done: int, total: int) -> None:
-        """Take note of rollouts that measure; the last one ends the line."""
+        """Record the progress of an evaluation; the last rollout ends its line."""
         now, self.worked = self._clock(), True
-        ended, message = done >= total, f"measuring {visible(label)}: {done} of {total}"
+        ended, message = done >= total, f"measuring {escape(label)}: {done} of {total}"
         with self._lock:
             self._measuring = None if ended else message
-        if self._live is None and (ended or self._is_time(now, self._line_at)):
+        if self._live is None and (ended or self._is_due(now, self._line_at)):
             self._line_at = now
-            self._line(message)
+            self._print_line(message)
 
     def note(self, text: str) -> None:
-        """Show a line that stays."""
+        """Print a line that stays in the scrollback."""
         if self._live is None:
-            self._line(visible(text))
+            self._print_line(escape(text))
         else:
-            with self._quietly():
+            with self._ignore_closed_stream():
                 prose(self._console, f"Note: {text}", "yellow")
 
     def finish(self) -> None:
-        """End the last phase and take the picture down."""
+        """End the last phase and stop drawing."""
         self._close_phase()
         if self._live is not None:
-            with self._quietly():
+            with self._ignore_closed_stream():
                 self._live.stop()
         with self._lock:
             self._phase = self._measuring = None
@@ -278,7 +278,7 @@ class LiveDisplay(Progress):
         now, width = self._clock(), options.max_width
         if phase is not None:
             gone = f"{duration(now - phase.began)} gone"
-            rest = "   ".join(["", *phase.steps_words, gone, *phase.left_words(now)])
+            rest = "   ".join(["", *phase.format_steps, gone, *phase.format_time_left(now)])
             yield Text.assemble((phase.name[: max(8, width - len(rest))], "bold"), rest)[:width]
             bar = ProgressBar(1.0, phase.share_done(now) or 0.0, width=min(width, _BAR_WIDTH))
             yield Padding(bar, 0)
@@ -287,36 +287,36 @@ class LiveDisplay(Progress):
         if measuring is not None:
             yield Text(measuring[:width], style="dim")
 
-    def _is_time(self, now: float, last: float) -> bool:
+    def _is_due(self, now: float, last: float) -> bool:
         return now - last >= max(_LINE_SECONDS, (now - self._began) / 60)
 
-    def _line(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         # What is said before the job begins has no time: it counts from there.
         since = duration(self._clock() - self._began) if self.worked else ""
-        with self._quietly():
+        with self._ignore_closed_stream():
             facts(self._console, [(f"{since:>7}", text)])
 
     @contextmanager
-    def _quietly(self) -> Generator[None]:
-        """Draw; fall silent for good when the stream is gone."""
+    def _ignore_closed_stream(self) -> Generator[None]:
+        """Draw inside the block; stop printing once the stream is closed."""
         try:
             yield
         except OSError:
             self._console.quiet = True
-            leave_stream(self._console.file)
+            discard_stream(self._console.file)
 
     def _close_phase(self) -> None:
-        """The line of a phase that has ended."""
+        """Print the summary line of the finished phase."""
         phase = self._phase
         if phase is None:
             return
         taken = duration(self._clock() - phase.began)
         words = metric_text(phase.values, utf8=self._utf8)
-        done = f"{counted(phase.done, phase.noun)} in " if phase.steps_words else ""
+        done = f"{counted(phase.done, phase.noun)} in " if phase.format_steps else ""
         message = f"{phase.name}: {done}{taken}"
         if self._live is None:
-            self._line("   ".join([f"{message}, ended", *words]))
+            self._print_line("   ".join([f"{message}, ended", *words]))
             return
-        with self._quietly():
+        with self._ignore_closed_stream():
             say(self._console, (message, "green"))
             prose(self._console, "  " + "   ".join(words), "dim", hang=2)

@@ -1,7 +1,7 @@
-"""`tutelage doctor`: what this machine has, what is missing and how to get it.
+"""`tutelage doctor`: what this machine offers, what is missing, and how to install it.
 
-What torch says comes from `policy/machine.py`, where it is installed; without it the rest is
-printed: prompts are searched over an endpoint without torch.
+`policy/machine.py` describes torch and devices. Without torch the other findings are printed, since
+a prompt search over an endpoint does not need torch.
 """
 
 from __future__ import annotations
@@ -9,42 +9,39 @@ from __future__ import annotations
 import importlib.util
 import platform
 import shutil
-import sys
 from importlib import metadata
 from pathlib import Path
 
 _TRAIN = "pip install 'tutelage[train]'"
 _PACKAGES = (*("transformers", "tokenizers", "safetensors", "gguf", "llguidance", "matplotlib"),)
-"""What training needs beside torch."""
+"""Packages that training needs in addition to torch."""
 
 
 def doctor() -> None:
     """Show what this machine offers and what is missing."""
-    from tutelage.cli.console import output, say, visible
+    from tutelage.cli.console import escape, output, say
 
-    console, pairs = output(), _findings()
+    console, pairs = output(), _check_machine()
     width = max(len(name) for name, _, _ in pairs)
     for name, value, remedy in pairs:
         mark = ("ok  ", "green") if remedy is None else ("!   ", "bold yellow")
-        say(console, mark, f"{name:<{width}}  ", visible(value))
+        say(console, mark, f"{name:<{width}}  ", escape(value))
         if remedy is not None:
-            say(console, " " * (width + 6), (visible(remedy), "yellow"))
+            say(console, " " * (width + 6), (escape(remedy), "yellow"))
     missing = sum(remedy is not None for _, _, remedy in pairs)
     summary = "Nothing is missing." if not missing else f"{missing} to look at, marked with '!'."
     search = " --algorithm apo (a prompt search over the endpoint that OPENAI_BASE_URL names)"
-    say(console, f"\n{summary} Start with: tutelage train math{'' if _there('torch') else search}")
+    command = "tutelage train math" + search * (not _is_installed("torch"))
+    say(console, f"\n{summary} Start with: {command}")
 
 
-def _findings() -> list[tuple[str, str, str | None]]:
-    """Name, what was found, and a remedy where something is off."""
+def _check_machine() -> list[tuple[str, str, str | None]]:
+    """Return rows of (name, value, remedy); the remedy is None if nothing is wrong."""
     from tutelage.tools.sandbox import tier_problems
 
     free = shutil.disk_usage(Path.cwd()).free / 2**30
-    old = sys.version_info < (3, 11)
-    lines: list[tuple[str, str, str | None]] = [
-        ("python", platform.python_version(), "Tutelage needs Python 3.11+" if old else None)
-    ]
-    if _there("torch"):
+    lines: list[tuple[str, str, str | None]] = [("python", platform.python_version(), None)]
+    if _is_installed("torch"):
         from tutelage.policy.machine import describe_machine
 
         lines += describe_machine()
@@ -60,10 +57,10 @@ def _findings() -> list[tuple[str, str, str | None]]:
     told = tier if tier == "namespaces" else f"{tier} ({why})"
     lines.append(("sandbox", told, need if tier == "none" else None))
     for package in _PACKAGES:
-        version = metadata.version(package) if _there(package) else "missing"
-        lines.append((package, version, None if _there(package) else _TRAIN))
+        version = metadata.version(package) if _is_installed(package) else "missing"
+        lines.append((package, version, None if _is_installed(package) else _TRAIN))
     return lines
 
 
-def _there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None

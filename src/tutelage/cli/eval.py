@@ -1,8 +1,8 @@
-"""`tutelage eval TARGET --test FILE`: success on tasks, with its interval, cost and failures.
+"""`tutelage eval TARGET --test FILE`: success on tasks, with interval, cost and failures.
 
-`evaluate` plays the tasks and does the statistics; this file shows them, as text or as JSON. Two
-targets are compared on the tasks that they share. With `--output` an evaluation is a run, which
-`resume` continues, and `show` shows again.
+`evaluate` plays the tasks and computes the statistics; this module shows them as text or JSON. Two
+targets are compared on the tasks that both played. With `--output` the evaluation is a run, which
+`resume` continues and `show` shows.
 """
 
 from __future__ import annotations
@@ -52,50 +52,50 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate agents, servers, runs or models on tasks."""
-    from tutelage.cli.console import fetch, waiting
+    from tutelage.cli.console import fetch, show_status
     from tutelage.evaluate.compare import RunFacts, compare
     from tutelage.evaluate.compared import read_facts
     from tutelage.evaluate.kind import PolicyEvaluation, evaluation_folder
     from tutelage.evaluate.preparation import prepare_evaluation
     from tutelage.tools.registry import close_tools
 
-    _check_pair(targets, options)
+    _check_targets(targets, options)
     each = [options] if len(targets) == 1 else [options.of_target(i) for i in range(2)]
     asked = [
-        PolicyEvaluation(_absolute(target), of_it, trust, traces.otlp, of_it.output is not None)
+        PolicyEvaluation(_resolve(target), of_it, trust, traces.otlp, of_it.output is not None)
         for target, of_it in zip(targets, each, strict=True)
     ]
     for target in targets:
         fetch(target)
-    with waiting("loading ..."), ExitStack() as failed:
+    with show_status("loading ..."), ExitStack() as failed:
         # An error in the second is raised before the first one runs. Evaluations in a folder are
         # prepared as runs.
         for one in (one for one in asked if not one.kept):
             one.given = prepare_evaluation(one.target, one.asked, trust=one.trust)
             failed.callback(close_tools, one.given.evaluated_agent.tools)
         failed.pop_all()
-    names = _names(asked) if len(asked) == 2 else targets
+    names = _name_evaluations(asked) if len(asked) == 2 else targets
     evaluations: list[Evaluation] = []
     facts: list[RunFacts] = []
     with ExitStack() as stack:
         for one, name in zip(asked, names, strict=True):
             folder = stack.enter_context(evaluation_folder(one.asked.output))
-            evaluations.append(_evaluated(one, folder, as_json))
+            evaluations.append(_play_evaluation(one, folder, as_json))
             facts.append(replace(read_facts(folder, PolicyEvaluation), name=name))
     paired = compare(facts) if len(facts) == 2 else None
     if as_json:
         pairs = zip(targets, evaluations, strict=True)
-        records = [_as_record(target, options, found) for target, found in pairs]
+        records = [_to_json(target, options, found) for target, found in pairs]
         whole: Any = records[0]
         if paired is not None:
             whole = {"targets": records, "pair": asdict(paired.pairs[0])}
         typer.echo(json.dumps(whole, indent=2, allow_nan=False))
     else:
-        _show(names if paired else [""], asked, evaluations, paired)
+        _show_evaluations(names if paired else [""], asked, evaluations, paired)
 
 
-def _check_pair(targets: Sequence[str], options: EvaluationConfig) -> None:
-    """Raise `ConfigError` for more targets, endpoints or models than go together."""
+def _check_targets(targets: Sequence[str], options: EvaluationConfig) -> None:
+    """Raise `ConfigError` for more than two targets, or more endpoints or models than targets."""
     if len(targets) > 2:
         raise ConfigError(
             f"at most two targets can be compared, got {len(targets)}; evaluate each with "
@@ -109,26 +109,28 @@ def _check_pair(targets: Sequence[str], options: EvaluationConfig) -> None:
             )
 
 
-def _absolute(target: str) -> str:
-    """An agent's file as a resume finds it from any directory."""
+def _resolve(target: str) -> str:
+    """Return a target with the absolute path of an agent file, so that `resume` works from any
+    directory."""
     file, _, name = target.rpartition(".py")
     known = Path(f"{file}.py").is_file() and name[:1] in ("", ":")
     return f"{Path(file).resolve()}.py{name}" if known else target
 
 
-def _evaluated(asked: PolicyEvaluation, folder: RunFolder, as_json: bool) -> Evaluation:
-    """Play an evaluation in its run folder. A stop shows what the rollouts until then come to."""
+def _play_evaluation(asked: PolicyEvaluation, folder: RunFolder, as_json: bool) -> Evaluation:
+    """Play an evaluation in its run folder. After an interruption, show the rollouts played so
+    far."""
     from tutelage.cli.console import output, say
     from tutelage.cli.display import LiveDisplay
-    from tutelage.cli.job import watched
-    from tutelage.evaluate.kind import recorded
+    from tutelage.cli.job import report_stop
+    from tutelage.evaluate.kind import load_evaluation
     from tutelage.runs import lifecycle
     from tutelage.runs.progress import Progress
 
     try:
-        with LiveDisplay() as display, watched(folder, display) if asked.kept else nullcontext():
-            lifecycle.start(asked, folder, display)
-        return recorded(folder)
+        with LiveDisplay() as view, report_stop(folder, view) if asked.kept else nullcontext():
+            lifecycle.start(asked, folder, view)
+        return load_evaluation(folder)
     except (KeyboardInterrupt, typer.Exit):
         if asked.played and not as_json:
             total = len(asked.ready.tasks) * asked.asked.samples
@@ -138,9 +140,9 @@ def _evaluated(asked: PolicyEvaluation, folder: RunFolder, as_json: bool) -> Eva
         raise
 
 
-def _names(asked: Sequence[PolicyEvaluation]) -> list[str]:
-    """What two evaluations are called: their folders, else their targets, with the models where
-    those are the same."""
+def _name_evaluations(asked: Sequence[PolicyEvaluation]) -> list[str]:
+    """Return the names of two evaluations: their folders, else their targets, with the models if
+    those are equal."""
     if asked[0].asked.output is not None:
         return [Path(str(one.asked.output)).name for one in asked]
     names = [Path(one.target).name or one.target for one in asked]
@@ -150,15 +152,15 @@ def _names(asked: Sequence[PolicyEvaluation]) -> list[str]:
     return names if names[0] != names[1] else [f"{names[0]} (1)", f"{names[1]} (2)"]
 
 
-def _show(
+def _show_evaluations(
     names: Sequence[str],
     asked: Sequence[PolicyEvaluation],
     found: Sequence[Evaluation],
     paired: Comparison | None,
 ) -> None:
-    """Each evaluation, and what the two of a pair differ in."""
+    """Print each evaluation, and the comparison of two."""
     from tutelage.cli.compare import show_pairs
-    from tutelage.cli.console import next_steps, output, say, shown_path
+    from tutelage.cli.console import format_path, next_steps, output, say
 
     console = output()
     for name, one in zip(names, found, strict=True):
@@ -169,7 +171,7 @@ def _show(
             say(console)
     if paired is not None:
         show_pairs(console, paired)
-    kept = [shown_path(Path(one.asked.output)) for one in asked if one.asked.output is not None]
+    kept = [format_path(Path(one.asked.output)) for one in asked if one.asked.output is not None]
     steps = ["the same command with --output runs/NAME keeps the rollouts for tutelage show"]
     if kept:
         others = " ".join(kept) if len(kept) > 1 else f"{kept[0]} OTHER_RUN"
@@ -180,11 +182,11 @@ def _show(
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """What was evaluated, and the result."""
+    """Print the settings of an evaluation and its result."""
     from tutelage.cli.console import facts, say
     from tutelage.cli.rollout_view import show_stored
     from tutelage.cli.runs import say_state
-    from tutelage.evaluate.kind import recorded
+    from tutelage.evaluate.kind import load_evaluation
     from tutelage.runs.figures import read_object
 
     fields = read_object(folder.config)
@@ -199,13 +201,13 @@ def show(console: Console, folder: RunFolder) -> None:
         say_state(console, folder)
         return
     say(console)
-    _show_evaluation(console, recorded(folder), asked["samples"])
+    _show_evaluation(console, load_evaluation(folder), asked["samples"])
     say(console)
     show_stored(console, folder)
 
 
-def _as_record(target: str, options: EvaluationConfig, found: Evaluation) -> dict[str, Any]:
-    """The evaluation as JSON data; shares are from 0 to 1."""
+def _to_json(target: str, options: EvaluationConfig, found: Evaluation) -> dict[str, Any]:
+    """Return the evaluation as JSON data; rates are from 0 to 1."""
     failures = [rollout.last.failure for rollout in found.played]
     return {
         "target": target,
@@ -223,7 +225,7 @@ def _as_record(target: str, options: EvaluationConfig, found: Evaluation) -> dic
 
 
 def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
-    """The headline by family and in all, how many were judged, then what failed."""
+    """Print the results by family and in total, the counts of judged rollouts, and failures."""
     from tutelage.cli.console import facts, number, percent, plain_table, say
     from tutelage.runs.stored_evaluation import (
         REWARD,
@@ -232,7 +234,7 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
         evaluation_of_record,
         judged_text,
     )
-    from tutelage.tasks.overlap import shared_words
+    from tutelage.tasks.overlap import format_shared
 
     graded = found.kind.graded
     heads = ["success"] if found.kind.has_success else []
@@ -257,7 +259,7 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     if found.no_calls:
         pairs.append(("no calls", f"{found.no_calls} of {found.rollouts} rollouts made none"))
     if found.in_training:
-        pairs.append(("seen", shared_words(found.in_training, found.tasks)))
+        pairs.append(("seen", format_shared(found.in_training, found.tasks)))
     if found.repeated:
         pairs.append(("repeated", f"{found.repeated} of {found.tasks} tasks repeat another one"))
     replies = [call.sampled for rollout in found.played for call in rollout.last.calls]
@@ -273,9 +275,9 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
 
 
 def _show_wrong(console: Console, rollouts: Sequence[Rollout]) -> None:
-    """A few rollouts with the lowest rewards, so that a bad number can be understood."""
+    """Print a few rollouts with the lowest rewards."""
     from tutelage.cli.console import one_line, say
-    from tutelage.cli.rollout_view import reward_words
+    from tutelage.cli.rollout_view import format_reward
 
     graded = [r for r in rollouts if r.reward is not None]
     # Where every rollout has the same reward, that may be the worst one.
@@ -291,4 +293,4 @@ def _show_wrong(console: Console, rollouts: Sequence[Rollout]) -> None:
         done = "answered" if last.failure is None else "failed:"
         note = note if last.failure is None else one_line(last.failure.message, 160)
         text = f"  {done} {note}" + ("" if wanted is None else f", wanted {one_line(wanted, 40)}")
-        say(console, text, (f"   reward {reward_words(rollout.reward)}", "dim"))
+        say(console, text, (f"   reward {format_reward(rollout.reward)}", "dim"))

@@ -1,9 +1,9 @@
-"""`tutelage export RUN --format jsonl|sft|otlp|gguf`: a run's rollouts as rows for other programs,
-or its policy as a file for llama.cpp and its like.
+"""`tutelage export RUN --format jsonl|sft|otlp|gguf`: a run's rollouts for other programs, or its
+policy for llama.cpp.
 
-The rows are made in `store/export.py`, the GGUF file in `policy/gguf_format.py`. A file is written
-aside and renamed, so that an interrupted export leaves none, and never over one that has other
-content.
+`store/export.py` makes the rows, `policy/gguf_format.py` the GGUF file. Output is written to a
+temporary file and renamed, so that an interrupted export leaves no file and no other file is
+overwritten.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 class _ExportOptions(Section):
-    """Which rows, of what, and where to."""
+    """Options of `export`."""
 
     format: Literal["jsonl", "sft", "otlp", "gguf"] = "jsonl"
-    """Whole rollouts, chat rows of the successes, traces as OTLP-JSON, or the final policy as a
-    GGUF file in F16."""
+    """Format: whole rollouts, chat rows of successful rollouts, traces as OTLP-JSON, or the final
+    policy as a GGUF file in F16."""
     successful: bool = False
-    """Only rollouts of full reward; sft always is."""
+    """Export only rollouts of full reward; sft always does."""
     content: bool = False
-    """Of traces: messages, arguments and results too."""
+    """Include messages, arguments and results in traces."""
     out: Path | None = None
-    """Where to; without it, standard output."""
+    """Output file; default: standard output."""
 
 
 def export(
@@ -48,7 +48,7 @@ def export(
     from tutelage.runs.figures import read_object
     from tutelage.runs.folder import find
     from tutelage.runs.stored import open_run
-    from tutelage.runs.trust import code_of
+    from tutelage.runs.trust import find_code
     from tutelage.store import dump_json, export_rows
     from tutelage.types import Mode
 
@@ -60,13 +60,13 @@ def export(
         from tutelage.policy.model import load_policy
 
         policy = load_policy(str(folder.final_policy()))
-        with _placed(out) as aside:
+        with _replace_file(out) as aside:
             write_gguf(policy, aside, folder.name)
         typer.echo(f"the policy, {out.stat().st_size / 1e6:.1f} MB in {out}", err=True)
         return
     evaluation = read_object(folder.config).get("kind") == "evaluation"
     # An export runs no code that a run names: without tools the record of the calls has them.
-    own = fmt == "sft" and not code_of(folder)
+    own = fmt == "sft" and not find_code(folder)
     tools = kind_of(folder).tools(folder) if own else None if fmt == "sft" else ()
     with open_run(folder) as (store, run_id):
         rows: Iterable[dict[str, Any]] = export_rows(
@@ -81,7 +81,7 @@ def export(
         lines = (dump_json(row, "exported row") for row in rows)
         count, first = 0, next(lines, None)
         if first is not None:  # without rows no file is made
-            with _placed(out) if out else contextlib.nullcontext() as aside:
+            with _replace_file(out) if out else contextlib.nullcontext() as aside:
                 # Half of a surrogate pair is written as JSON escapes it.
                 file = aside.open("w", -1, "utf-8", "backslashreplace") if aside else sys.stdout
                 for line in itertools.chain([first], lines):
@@ -100,8 +100,9 @@ def export(
 
 
 @contextlib.contextmanager
-def _placed(out: Path) -> Generator[Path]:
-    """Where to write what is to be in `out`; it is put there at the end."""
+def _replace_file(out: Path) -> Generator[Path]:
+    """Yield a temporary path that is renamed to `out` at the end. Raises `RunError` if it cannot be
+    written."""
     from tutelage import files
     from tutelage.errors import RunError, TutelageError
 

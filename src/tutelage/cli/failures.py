@@ -1,17 +1,15 @@
-"""What the command line says when something fails, in one place: words, streams, exit codes.
+"""Error messages, streams and exit codes of the command line.
 
-A user's mistake is one line on the error stream without a traceback; a bug is a traceback and says
-so. Exit codes: 2 for what the user can fix, 69 where that is a missing package (see `errors.py`),
-130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 141 for a reader that went away, 1 for a bug.
-`app.py` wraps every verb in `reported`.
+A user's mistake is one line on the error stream without a traceback; a bug is a traceback with a
+request to report it. Exit codes: 2 for what the user can fix, 69 for a missing package (see
+`errors.py`), 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 141 for a closed output pipe, 1 for a
+bug. `app.py` wraps every verb in `report_errors`.
 """
 
 from __future__ import annotations
 
 import errno
 import functools
-import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -19,22 +17,22 @@ from typing import Any, ParamSpec, TypeVar
 
 import typer
 
-from tutelage.cli.console import leave_stream, visible
+from tutelage.cli.console import discard_stream, escape
 from tutelage.errors import MissingExtraError, TutelageError
-from tutelage.runs.launched import follows, launched_ranks
+from tutelage.runs.launched import follows
 from tutelage.runs.signals import exit_code
 
 PIPE_CLOSED = 141
-"""Exit code when the reader of the output has closed it, as shells report it."""
+"""Exit code after the reader of the output has closed it, as in shells."""
 BUG = 1
-"""Exit code of an error that no user can fix."""
+"""Exit code of an error that a user cannot fix."""
 
-PLAIN: Mapping[str, Any] = {
+PLAIN_TEXT: Mapping[str, Any] = {
     "add_completion": False,
     "rich_markup_mode": None,
     "pretty_exceptions_enable": False,
 }
-"""How typer words help and usage errors: as text, and errors of a verb are formatted here."""
+"""Settings of typer: help and usage errors as plain text, and no formatting of exceptions."""
 
 _EXTRA_TRAIN = frozenset(
     {"torch", "transformers", "tokenizers", "safetensors", "gguf", "llguidance", "matplotlib"}
@@ -46,8 +44,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def reported(verb: Callable[P, R]) -> Callable[P, R]:
-    """The verb with its failures told to the user and turned into exit codes."""
+def report_errors(verb: Callable[P, R]) -> Callable[P, R]:
+    """Return the verb with its errors printed and converted into exit codes."""
 
     @functools.wraps(verb)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -59,45 +57,36 @@ def reported(verb: Callable[P, R]) -> Callable[P, R]:
             raise
         except KeyboardInterrupt as stopped:
             notes = " ".join(getattr(stopped, "__notes__", ())) or "The same command begins again."
-            why = why_stopped(stopped)
+            why = stop_reason(stopped)
             if why or not follows():
-                tell(f"Stopped. {why}{notes}")
+                warn(f"Stopped. {why}{notes}")
             raise typer.Exit(exit_code(stopped)) from None
         except BrokenPipeError:
-            leave_stream(sys.stdout)
+            discard_stream(sys.stdout)
             raise typer.Exit(PIPE_CLOSED) from None
         except Exception as error:
-            message, code = explain(error), getattr(error, "exit_code", 2)
+            message, code = format_error(error), getattr(error, "exit_code", 2)
             if message is None:  # the traceback carries the error's notes itself
                 lines, code = "".join(traceback.format_exception(error)), BUG
                 message = f"{lines}\nThis is a bug in Tutelage. Please report the lines above."
             elif isinstance(error, ModuleNotFoundError):
                 code = MissingExtraError.exit_code
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                leave_stream(sys.stdout)
-            tell(message)
+                discard_stream(sys.stdout)
+            warn(message)
             raise typer.Exit(code) from error
 
     return run
 
 
-def why_stopped(stopped: KeyboardInterrupt) -> str:
-    """Why this process asked itself to end, or a sentence on a signal that torchrun sends to the
-    ranks that are left when one has ended; that is said by the first rank, and by the second one,
-    since the first may be what has ended."""
-    if reason := getattr(stopped, "reason", ""):
-        return f"{reason} "
-    rank, asked = os.environ.get("RANK", "0"), exit_code(stopped) - 128
-    if launched_ranks() == "1" or asked != signal.SIGTERM or rank not in ("0", "1"):
-        return ""
-    return (
-        f"Rank {rank} of {launched_ranks()} received SIGTERM, which torchrun sends when another "
-        "rank has ended. "
-    )
+def stop_reason(stopped: KeyboardInterrupt) -> str:
+    """Return a sentence on why this process was interrupted; empty if the user interrupted it."""
+    reason = getattr(stopped, "reason", "")
+    return f"{reason} " if reason else ""
 
 
-def explain(error: Exception) -> str | None:
-    """The line for an error that a user can fix, None for a bug."""
+def format_error(error: Exception) -> str | None:
+    """Return the message for an error that a user can fix; None for a bug."""
     if isinstance(error, TutelageError):
         message = str(error)
     elif isinstance(error, ModuleNotFoundError):
@@ -117,9 +106,9 @@ def explain(error: Exception) -> str | None:
     return "\n".join([f"Error: {message}", *getattr(error, "__notes__", ())])
 
 
-def tell(text: str) -> None:
-    """A message on the error stream; nothing when that is closed too."""
+def warn(text: str) -> None:
+    """Print a message to the error stream; ignore a closed stream."""
     try:
-        typer.echo(visible(text), err=True)
+        typer.echo(escape(text), err=True)
     except OSError:
-        leave_stream(sys.stderr)
+        discard_stream(sys.stderr)

@@ -1,7 +1,4 @@
-"""`tutelage index FILES`: make the corpus that the tool `search` reads.
-
-The work is `tools/corpus.py`'s.
-"""
+"""`tutelage index FILES`: build the corpus of the tool `search` (see `tools/corpus.py`)."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ from tutelage.config.fields import Section
 
 
 class _IndexOptions(Section):
-    """Where the index goes."""
+    """Options of `index`."""
 
     out: Path = Path("corpus.db")
-    """The index to write; replaced when it is there."""
+    """Index file to write; an existing one is replaced."""
 
 
 def index(

@@ -1,6 +1,6 @@
-"""`tutelage init [DIR]`: an agent with its tasks and settings, ready to train.
+"""`tutelage init [DIR]`: write an agent with its tasks and settings, ready to train.
 
-The files are those of `starter/`, copied as they are.
+The files are copies of those in `starter/`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _FILES = ("agent.py", "tasks.py", "train.toml", "README.md")
 
 
 class _InitOptions(Section):
-    """What is written beside the agent."""
+    """Options of `init`."""
 
     endpoint: bool = False
-    """Write a .env for a model at an endpoint as well."""
+    """Also write a .env for a model at an endpoint."""
 
 
 def init(

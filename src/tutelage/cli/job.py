@@ -1,7 +1,8 @@
-"""How `train` and `resume` run a job: with a display, and with a word for each way it can end.
+"""Jobs of `train` and `resume`: progress display, result, and messages after interruptions and
+errors.
 
-The job saves what it has before it lets an interruption or an error through; this module says so,
-with the command that goes on. The jobs themselves are in `weights/jobs.py`.
+A job saves its state before an interruption or an error leaves it; this module prints the command
+that continues it. The jobs themselves are in `weights/jobs.py`.
 """
 
 from __future__ import annotations
@@ -13,62 +14,64 @@ from typing import Any
 
 import typer
 
-from tutelage.cli.console import output, say, shown_path
-from tutelage.cli.failures import tell, why_stopped
+from tutelage.cli.console import format_path, output, say
+from tutelage.cli.failures import stop_reason, warn
 from tutelage.errors import FailureBudgetError, RunBusyError, RunError
-from tutelage.runs.folder import RunFolder, drop_if_empty
+from tutelage.runs.folder import RunFolder, remove_if_empty
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import command_name, resume_hint
 from tutelage.runs.signals import exit_code
 
 Job = Callable[[Progress], dict[str, Any]]
-"""Runs to its end and returns the content of `result.json`."""
+"""Job that runs to its end and returns the content of `result.json`."""
 
 
 def run_job(folder: RunFolder, job: Job, rank: int = 0) -> None:
-    """Run `job` and show its result; a `rank` above 0 of several shows nothing.
+    """Run `job` and print its result; ranks above 0 print nothing.
 
-    Raises `typer.Exit` after an interruption, and where no rollout could be graded; other errors
-    pass, with a note on how to go on.
+    Raises `typer.Exit` after an interruption, or if no rollout could be graded; other errors pass
+    with a note on how to continue.
     """
+    from tutelage.cli.display import LiveDisplay
     from tutelage.cli.outcome import show_outcome
 
     if rank:
         job(Progress())
         return
-    result = displayed(folder, job)
+    with LiveDisplay() as display, report_stop(folder, display):
+        result = job(display)
     console = output()
     say(console)
     show_outcome(console, folder, result, go_on=True)
     if result.get("failures", {}).get("answer_error", 0) == result.get("rollouts", 0) > 0:
-        tell(f"Error: no rollout could be graded: {result['first_failures']['answer_error']}")
+        warn(f"Error: no rollout could be graded: {result['first_failures']['answer_error']}")
         raise typer.Exit(1)
 
 
-def displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
-    """The result of a job, with its progress shown; see `watched` for how it can end."""
+def run_displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
+    """Run a job with its progress displayed and return its result; see `report_stop` for errors."""
     from tutelage.cli.display import LiveDisplay
 
-    with LiveDisplay() as display, watched(folder, display):
+    with LiveDisplay() as display, report_stop(folder, display):
         return job(display)
 
 
 @contextmanager
-def watched(folder: RunFolder, display: Progress) -> Generator[None]:
-    """Around a job that saves what it has: says so, and how to go on, whatever ends it.
+def report_stop(folder: RunFolder, display: Progress) -> Generator[None]:
+    """Print how to continue a job after whatever ends it.
 
-    Raises `typer.Exit` after an interruption; other errors pass, with a note where the job had
-    begun to work or the disk failed. A refusal has none: a resume would be refused as well.
+    Raises `typer.Exit` after an interruption. Other errors pass, with a note if the job had begun
+    or the disk failed; a rejected job gets no note, since a resume would be rejected as well.
     """
-    place = Path(shown_path(folder.path))
+    place = Path(format_path(folder.path))
     try:
         yield
     except KeyboardInterrupt as stopped:
         display.finish()
-        told = f"{why_stopped(stopped)}Stopped before there was anything to save."
+        told = f"{stop_reason(stopped)}Stopped before there was anything to save."
         if folder.config.is_file():
-            told = f"Stopped. {why_stopped(stopped)}What was done is saved. {resume_hint(place)}"
-        tell(told)
+            told = f"Stopped. {stop_reason(stopped)}What was done is saved. {resume_hint(place)}"
+        warn(told)
         raise typer.Exit(exit_code(stopped)) from None
     except RunBusyError:
         raise
@@ -83,4 +86,4 @@ def watched(folder: RunFolder, display: Progress) -> Generator[None]:
         raise
     finally:
         display.finish()
-        drop_if_empty(folder)
+        remove_if_empty(folder)

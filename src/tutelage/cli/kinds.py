@@ -1,8 +1,7 @@
-"""The kinds of run that the command line knows, and how it shows each: the one table of both.
+"""Modules of the kinds of run, and of their views on the command line.
 
-A kind stands in one module, and what the terminal shows of it in another one with
-`resume(folder, allow_changes)` and `show(console, folder)`. A kind that a program registered itself
-(`runs/kinds.py`) needs no line here: `plain_view.py` shows what any run has.
+A view has `resume(folder, allow_changes)` and `show(console, folder)`. A kind that a program
+registered itself (`runs/kinds.py`) is shown by `plain_view.py`.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ _KNOWN: Mapping[str, tuple[str, str]] = {
     "evaluation": ("tutelage.evaluate.kind", "tutelage.cli.eval"),
     "execution": ("tutelage.orchestration.execution.runs", "tutelage.cli.orchestrate"),
 }
-"""The module of each kind, and that of its view."""
-_PLAIN = "tutelage.cli.plain_view"
+"""Module of each kind, and of its view."""
+_DEFAULT_VIEW = "tutelage.cli.plain_view"
 
 
 def kind_of(folder: RunFolder) -> type[RunKind]:
-    """The kind of a run. Raises `RunError` for a folder of none, or of an unknown one."""
+    """Return the class of a run's kind. Raises `RunError` for a folder without a kind, or an
+    unknown one."""
     from tutelage.runs.kinds import name_of, registered
 
     name = name_of(folder)
@@ -39,9 +39,9 @@ def kind_of(folder: RunFolder) -> type[RunKind]:
     return registered(folder)
 
 
-def view_of(folder: RunFolder) -> Any:
-    """How a run is shown. Raises `RunError` for a folder that names no kind."""
+def find_view(folder: RunFolder) -> Any:
+    """Return the module that shows a run. Raises `RunError` for a folder without a kind."""
     from tutelage.runs.kinds import name_of
 
     place = _KNOWN.get(name_of(folder))
-    return importlib.import_module(_PLAIN if place is None else place[1])
+    return importlib.import_module(_DEFAULT_VIEW if place is None else place[1])

@@ -1,10 +1,10 @@
-"""Options of the command line, made of models: a parameter that is a model is replaced by its
-fields.
+"""Command-line options from pydantic models: a parameter that is a model becomes one option per
+field.
 
-A verb says `options: AskConfig`, and `as_command` shows one option for each field of that model in
-its place, with the field's name, default and help, and makes the model again when the verb is
-called. So an option is defined once, with its meaning, and what does not fit it is refused in
-the words of `config/keys.py`. Values are handed to the model as they were typed.
+A verb has a parameter `options: AskConfig`; `as_command` replaces it by options with the names,
+defaults and help texts of the model's fields, and builds the model when the verb is called. So an
+option is defined once, and invalid values get the messages of `config/keys.py`. Values reach the
+model as they were typed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from tutelage.cli.failures import reported
+from tutelage.cli.failures import report_errors
 from tutelage.config.fields import Names, Paths, RunSettings, Section
 from tutelage.config.issues import raise_issues
-from tutelage.config.keys import misfit_of
+from tutelage.config.keys import field_issue
 
 Trust = Annotated[
     bool,
@@ -34,15 +34,15 @@ Trust = Annotated[
     ),
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object; errors are words on stderr.")
+    bool, typer.Option("--json", help="Print one JSON object; errors are text on stderr.")
 ]
 
 
 class Traces(Section):
-    """Where traces go."""
+    """Options of tracing."""
 
     otlp: str | None = None
-    """OTLP/HTTP endpoint that gets the traces as well."""
+    """OTLP/HTTP endpoint that also receives the traces."""
 
 
 _METAVARS: dict[str, str] = {
@@ -56,7 +56,7 @@ _METAVARS: dict[str, str] = {
         "A,B": "tools",
         "JSON": "environment_kwargs",
         "default|hard": "level",
-        "SECONDS": "deadline node_timeout try_timeout",
+        "SECONDS": "deadline try_timeout",
         "USD": "budget budget_usd",
         "N": "iterations train_size val_size test_size steps seed runners rollouts epochs "
         "batch_size episodes",
@@ -64,12 +64,12 @@ _METAVARS: dict[str, str] = {
     }.items()
     for name in names.split()
 }
-"""What an option takes, by its name, where its type does not say it."""
+"""Placeholder of an option's value, by option name, if its type does not determine it."""
 
 
 def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None]:
-    """The verb as the command line calls it: models spread into options, failures told; fields that
-    `arguments` names have no option, but a place."""
+    """Return the verb with its models replaced by options and its errors reported; fields named in
+    `arguments` become positional."""
     hints = get_type_hints(verb, include_extras=True)
     models: dict[str, type[Section]] = {}
     shown: list[inspect.Parameter] = []
@@ -83,7 +83,7 @@ def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None
             fields = model.model_fields.items()
             ordered = sorted(fields, key=lambda item: item[0] in RunSettings.model_fields)
             shown += [
-                _option(field, of, placed=field in arguments)
+                _make_option(field, of, placed=field in arguments)
                 for field, of in ordered
                 if get_origin(of.annotation) is not dict
             ]
@@ -91,18 +91,18 @@ def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None
             shown.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
 
     def run(**given: Any) -> None:
-        made = {name: _made(model, given) for name, model in models.items()}
+        made = {name: _build_model(model, given) for name, model in models.items()}
         verb(**{name: given[name] for name in hints if name in given} | made)
 
     run.__name__, run.__doc__, run.__module__ = verb.__name__, verb.__doc__, verb.__module__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     vars(run)["__signature__"] = inspect.Signature(shown)
-    return reported(run)
+    return report_errors(run)
 
 
-def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
-    """One field as an option of the command line, or as an argument."""
-    of = _type(field.annotation)
+def _make_option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
+    """Return one field as an option of the command line, or with `placed` as an argument."""
+    of = _strip_type(field.annotation)
     unsaid = field.is_required() or field.default in (None, ()) or of is bool
     default = "" if unsaid else f" Default: {str(field.default).removesuffix('.0')}."
     many, flag = get_args(Paths)[1] in field.metadata, of is bool
@@ -122,7 +122,7 @@ def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
     if not placed:
         written = f"--{name.replace('_', '-')}"
         option = typer.Option(written, metavar=None if flag else metavar, help=text + default)
-    hint: Any = list[str] if many or _is_listed(field) else bool if flag else str | None
+    hint: Any = list[str] if many or _takes_names(field) else bool if flag else str | None
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -131,30 +131,31 @@ def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
     )
 
 
-def _is_listed(field: FieldInfo) -> bool:
-    """Whether a field takes names with commas between: given again, its option adds to them."""
+def _takes_names(field: FieldInfo) -> bool:
+    """Return True if a field takes comma-separated names, so that a repeated option adds to
+    them."""
     names, inside = get_args(Names)[1], [get_args(of)[1:] for of in get_args(field.annotation)]
     return names in field.metadata or any(names in of for of in inside)
 
 
-def _type(hint: Any) -> Any:
-    """The type of a field without what it is annotated with, and without None."""
+def _strip_type(hint: Any) -> Any:
+    """Return the type of a field without annotations and None."""
     if get_origin(hint) is Annotated:
-        return _type(get_args(hint)[0])
+        return _strip_type(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
-        return _type(next(part for part in get_args(hint) if part is not type(None)))
+        return _strip_type(next(part for part in get_args(hint) if part is not type(None)))
     return hint
 
 
-def _made(model: type[Section], given: dict[str, Any]) -> Section:
-    """The model of what was typed. Raises `ConfigError` naming each option that does not fit."""
+def _build_model(model: type[Section], given: dict[str, Any]) -> Section:
+    """Build a model from the typed values. Raises `ConfigError` that names each invalid option."""
     fields = {name: given[name] for name in model.model_fields if name in given}
     fields = {name: value for name, value in fields.items() if value not in (None, [], False)}
     for name, value in fields.items():
-        if isinstance(value, list) and _is_listed(model.model_fields[name]):
+        if isinstance(value, list) and _takes_names(model.model_fields[name]):
             fields[name] = value[0] if len(value) == 1 else ",".join(value)
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise_issues(misfit_of(model, found, "--") for found in error.errors())
+        raise_issues(field_issue(model, found, "--") for found in error.errors())
         raise

@@ -24,22 +24,21 @@ import typer
 
 from tutelage.cli.console import (
     cell,
+    escape,
     facts,
     fetch,
+    format_path,
     messages,
     number,
     one_line,
     output,
-    percent,
     plain_table,
     prose,
     say,
-    shown_path,
-    visible,
-    waiting,
+    show_status,
 )
-from tutelage.cli.failures import PLAIN, tell
-from tutelage.cli.job import watched
+from tutelage.cli.failures import PLAIN_TEXT, warn
+from tutelage.cli.job import report_stop
 from tutelage.cli.options import AsJson, Traces, as_command
 from tutelage.config.fields import Paths, Share
 from tutelage.errors import ConfigError, DataError, RunError, TutelageError, counted
@@ -96,7 +95,7 @@ def orchestrate_app() -> typer.Typer:
     group = typer.Typer(
         help="Plan an instruction as a graph of subtasks, and run it.",
         no_args_is_help=True,
-        **PLAIN,
+        **PLAIN_TEXT,
     )
     group.command("plan")(as_command(_plan, "instruction"))
     group.command("run")(as_command(_run, "instruction"))
@@ -133,7 +132,7 @@ def _plan(config: _PlanConfig) -> None:
     catalog, pool = config.read_catalog(), config.make_pool()
     model, source = trained_planner(config.checkpoint, catalog)
     plan = model.plan(config.instruction, config.min_confidence)
-    say(output(), visible(to_text(plan)))
+    say(output(), escape(to_text(plan)))
     if config.explain:
         executor = Executor(pool, cheapest(), catalog=catalog or builtin_graph().catalog)
         columns = ("node", "subtask", "kind", "after", "worker", "USD", "seconds")
@@ -144,7 +143,7 @@ def _plan(config: _PlanConfig) -> None:
             priced = [(pool.estimate(worker, work), worker.name) for worker, can in able if can]
             first, worker = min(priced, key=lambda each: (each[0].cost, each[0].seconds))
             parents = ", ".join(map(str, node.parents))
-            words = map(visible, (node.tool, work.kind, parents, worker))
+            words = map(escape, (node.tool, work.kind, parents, worker))
             table.add_row(str(index), *words, number(first.cost), number(first.seconds))
             costs.append(first.cost)
             seconds.append(first.seconds)
@@ -158,7 +157,7 @@ def _plan(config: _PlanConfig) -> None:
     if out is not None:
         row = json.dumps(plan_json(plan), indent=2, ensure_ascii=False)
         write_new({out: f"{row if out.suffix == '.json' else to_text(plan)}\n"}, "--out")
-        say(output(), f"written to {shown_path(out)}")
+        say(output(), f"written to {format_path(out)}")
 
 
 def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
@@ -174,7 +173,7 @@ def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
     table = plain_table("tool", "takes", "gives", "what it does")
     for tool in catalog.tools:
         about = (" ".join(tool.inputs), " ".join(tool.outputs), tool.description)
-        table.add_row(visible(tool.name), *map(visible, about))
+        table.add_row(escape(tool.name), *map(escape, about))
     output().print(table)
     own = "Tools need a language model as planner: --endpoint URL --model NAME, or --model RUN."
     words = "Workers do these, and the trained planner plans over them: orchestrate plan."
@@ -192,7 +191,7 @@ class _Warnings(Progress):
 
     def note(self, text: str) -> None:
         """Print a warning."""
-        tell(text)
+        warn(text)
 
 
 def _run(config: ExecutionConfig, traces: Traces, as_json: AsJson = False) -> None:
@@ -207,7 +206,7 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
     has many plans."""
     if folder.read_result() is not None:
         raise RunError(
-            f"{folder.name!r} has finished; see it with: tutelage show {shown_path(folder.path)}"
+            f"{folder.name!r} has finished; see it with: tutelage show {format_path(folder.path)}"
         )
     if not (folder.path / PLAN).is_file():
         raise RunError(
@@ -229,7 +228,7 @@ def _execute(
     pool, catalog = config.make_pool_with(tools, permission), config.read_catalog_with(tools)
     if config.endpoint is None:
         fetch(config.model)
-    with waiting("loading the planner ..."):
+    with show_status("loading the planner ..."):
         llm = llm_planner(config, tools, catalog)
     begun = folder is not None
     try:
@@ -247,7 +246,7 @@ def _execute(
         if llm is not None and llm.calls:
             cost = math.fsum(call.cost for call in llm.calls)
             words = f"cost {cost:.6f} USD" if llm.priced else "whose cost is not known"
-            tell(f"Planning made {counted(len(llm.calls), 'request')}, {words}.")
+            warn(f"Planning made {counted(len(llm.calls), 'request')}, {words}.")
         raise
     executed = list[Execution]()
 
@@ -280,7 +279,7 @@ def _execute(
     # Absolute, because tools may change the working directory.
     folder = folder or RunFolder(create(place_of(config.output, RECIPE)).path.absolute())
     with ExitStack() as stack:
-        stack.enter_context(watched(folder, warnings))
+        stack.enter_context(report_stop(folder, warnings))
         stack.callback(close_tools, tools)
         if begun:
             allowed = config.allow_changes
@@ -312,7 +311,7 @@ def _read_plan(config: ExecutionConfig, path: Path) -> Plan:
 def ask_person(question: str, forms: str) -> str:
     """Ask the user at the terminal about a call and return the typed line. Input typed before the
     question is discarded."""
-    say(messages(), (f"\n{visible(question)}", "bold yellow"))
+    say(messages(), (f"\n{escape(question)}", "bold yellow"))
     with suppress(ImportError, OSError, ValueError):  # no termios on this platform
         import termios
 
@@ -326,14 +325,14 @@ def _progress(plan: Plan) -> Observer:
     """Return an observer that prints the plan and further plans to stderr, and a line for each node
     that ends."""
     console, costs = messages(), dict[int, float]()
-    say(console, visible(to_text(plan)))
+    say(console, escape(to_text(plan)))
 
     def show(event: Event) -> None:
         nonlocal plan
         if added := event.get({"start": "added", "replan": "nodes"}.get(event["event"], "")):
             first = len(plan.nodes)
             plan = replace(plan, nodes=(*plan.nodes, *read_nodes(added)))
-            say(console, ("further plan:\n", "dim"), visible(to_text(plan, first)))
+            say(console, ("further plan:\n", "dim"), escape(to_text(plan, first)))
         elif event["event"] == "step":
             step = event["step"]
             costs[step["node"]] = costs.get(step["node"], 0.0) + step["cost"]
@@ -341,7 +340,7 @@ def _progress(plan: Plan) -> Observer:
             ended, node = event["result"], event["result"]["node"]
             who = one_line(ended["worker"] or ended["reason"], _REASON)  # may be text of a tool
             words = f"[{node}] {plan.nodes[node].tool}: {ended['status']}"
-            say(console, visible(words), (f"  {who} {costs.get(node, 0.0):.6f}", "dim"))
+            say(console, escape(words), (f"  {who} {costs.get(node, 0.0):.6f}", "dim"))
 
     return show
 
@@ -373,12 +372,12 @@ def _print_json(
     names += " router path resumed rollout"
     row = {name: getattr(execution, name) for name in names.split()} | {
         "reward": execution.earned(config.reward).value,
-        "confidence": chosen.sure and chosen.sure[0],
-        "min_confidence": chosen.sure and chosen.sure[1],
+        "confidence": chosen.confidence,
+        "min_confidence": chosen.min_confidence,
         "plan": plan_json(execution.plan),
         "nodes": [asdict(node) for node in execution.nodes],
         "steps": [step.to_json() for step in execution.steps],
-        "run": shown_path(folder.path),
+        "run": format_path(folder.path),
     }
     typer.echo(json.dumps(row, indent=2, ensure_ascii=False))
 
@@ -396,7 +395,7 @@ def _show_result(
         if not node.kept and node.status != "skipped":
             words += f": {node.reason}"
         after, tries = ", ".join(map(str, planned.parents)), sum(s.worker is not None for s in mine)
-        texts = (visible(planned.tool), after, one_line(words, _REASON), visible(node.worker or ""))
+        texts = (escape(planned.tool), after, one_line(words, _REASON), escape(node.worker or ""))
         cost = f"{sum(step.cost for step in mine):.6f}"
         table.add_row(str(node.node), *texts, str(tries), cost, f"{node.seconds:.2f}")
     console.print(table)
@@ -412,9 +411,9 @@ def _show_result(
         ("latency", f"{execution.total_latency_ms / 1000:.2f} s{planning} along {path}"),
         ("reward", f"{number(execution.earned(config.reward).value)} ({config.reward})"),
     ]
-    if chosen.sure is not None:
-        own, least = (f"{100 * share:.0f} %" for share in chosen.sure)
-        pairs.append(("planner", f"{own} sure of its plan; {least} is the least"))
+    if chosen.confidence is not None:
+        least = f"{100 * (chosen.min_confidence or 0.0):.0f} % is the least"
+        pairs.append(("planner", f"{100 * chosen.confidence:.0f} % sure of its plan; {least}"))
     if execution.abandoned:
         lost = counted(len(execution.abandoned), "node")
         pairs.append(("replanned", f"{lost} failed or skipped, replaced by a further plan"))
@@ -429,18 +428,18 @@ def _show_result(
         arguments = answer and answer.arguments
         if answer is None or (arguments is None and index not in last):
             continue
-        title = f"\n[{index}] {visible(plan.nodes[index].tool)} "
+        title = f"\n[{index}] {escape(plan.nodes[index].tool)} "
         say(console, (title, "bold"), one_line(arguments or "", _SHOWN))
         text = answer.output if answer.error is None else f"error: {answer.error.message}"
-        lines = visible(text).split("\n")
+        lines = escape(text).split("\n")
         if len(lines) > _LINES:
             lines[_LINES:] = [f"and {counted(len(lines) - _LINES, 'more line')}"]
         for line in lines:
             say(console, f"  {line}")
-    kept = shown_path(folder.path)
+    kept = format_path(folder.path)
     say(console, ("\nTrace:", "bold"), f" tutelage show {execution.rollout} --run {kept}")
     if execution.reason == DEADLINE:
-        say(console, ("What had ended is kept in ", "dim"), kept)
+        say(console, ("Finished nodes are kept in ", "dim"), kept)
 
 
 # ---------------------------------------------------------------- collect
@@ -460,8 +459,6 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
     """Execute many instructions, log them and prepare training data."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from tutelage.runs.stored_evaluation import REWARD, SUCCESS, evaluation_of_record, judged_text
-
     if config.logs and config.prepare is None:
         raise ConfigError("--logs needs --prepare FILE")
     found: JSON = {}
@@ -470,41 +467,36 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, console=messages(), transient=True) as bar:
             task = bar.add_task("executing", total=config.num_executions)
-            made = run_collection(
+            collection, log, folder = run_collection(
                 config,
                 note=lambda text: prose(messages(), text, "dim"),
                 on_done=lambda _: bar.advance(task),
             )
         logs = (config.output_dir,)
-        found |= asdict(made.collection) | {"log": str(made.log), "run": str(made.folder)}
+        found |= collection | {"log": str(log), "run": str(folder)}
         if not as_json:
-            collection = made.collection
-            evaluation = evaluation_of_record(collection.record())
-            done = f"{number(collection.succeeded)} of {number(collection.judged)}"
-            if not evaluation.withheld:
-                done += f": {SUCCESS.cell(evaluation, percent, ends=True)}"
-            pairs = [("succeeded", done)]
-            pairs += [("judged", judged_text(evaluation))] if evaluation.eventful else []
-            pairs += [
-                ("reward", f"{REWARD.cell(evaluation, number, ends=True)} (normalized)"),
-                ("executions", number(collection.executions)),
-                ("cost", f"{collection.cost:.6f} USD"),
-                ("latency", f"{collection.mean_latency:.2f} s on average"),
+            pairs = [
+                ("succeeded", "{succeeded} of {executions}".format(**collection)),
+                ("cost", f"{collection['cost']:.6f} USD"),
+                ("latency", f"{collection['mean_latency']:.2f} s on average"),
             ]
-            if refused := collection.failed.get("refused"):
+            if collection["lost"]:
+                pairs.append(("not served", counted(collection["lost"], "execution")))
+            if collection["refused"]:
                 why = "a plan that nobody can do, with wrong arguments, or above the budget"
-                pairs.append(("refused", f"{counted(refused, 'instruction')} with {why}"))
-            pairs += [("log", shown_path(made.log)), ("run", shown_path(made.folder))]
+                pairs.append(
+                    ("refused", f"{counted(collection['refused'], 'instruction')} with {why}")
+                )
+            pairs += [("log", format_path(log)), ("run", format_path(folder))]
             facts(output(), pairs)
-            again = f"tutelage orchestrate collect --logs {shown_path(made.log.parent)}"
+            again = f"tutelage orchestrate collect --logs {format_path(log.parent)}"
             say(output(), ("\nNext:", "bold"), f" {again} --prepare training_data.json")
     if config.prepare is not None:
-        training, tools = write_training_set(logs, config.prepare, config.catalog)
-        counts = {k: v for k, v in asdict(training).items() if isinstance(v, int)}
-        found["prepared"] = {**counts, "examples": len(training.workflows), "catalog": str(tools)}
+        counts, tools = write_training_set(logs, config.prepare, config.catalog)
+        found["prepared"] = {**counts, "catalog": str(tools)}
         if not as_json:
             rows = [(name, str(value)) for name, value in found["prepared"].items()]
             again = f"tutelage train planner --phase 1 --train {config.prepare} --catalog {tools}"
-            facts(output(), [*rows, ("written", shown_path(config.prepare)), ("next", again)])
+            facts(output(), [*rows, ("written", format_path(config.prepare)), ("next", again)])
     if as_json:
         typer.echo(json.dumps(found, indent=2))

@@ -1,9 +1,8 @@
-"""The result of a run: the before/after table, the totals, and the commands to try next.
+"""Result of a run: the before/after table, totals, and commands to try next.
 
-Made from `result.json`, and of what was lost from `events.jsonl`, so that the end of a training and
-`tutelage show RUN` say the same. A number that a run did not measure has no row. A graded reward
-has its mean as headline, with the interval; `runs/stored_evaluation.py` reads what there is to
-tell. The job that fills `result.json` is in `weights/`.
+Made from `result.json`, with lost workers and servers from `events.jsonl`, so that the end of a
+training and `tutelage show RUN` print the same. Numbers that were not measured have no row. A
+graded reward is summarised by its mean and interval (`runs/stored_evaluation.py`).
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from typing import Any
 from rich.console import Console
 
 from tutelage.cli.console import (
-    drawn_table,
+    build_table,
+    escape,
     facts,
+    format_path,
     next_steps,
     number,
     one_line,
     percent,
     prose,
     say,
-    shown_path,
-    visible,
 )
 from tutelage.errors import TutelageError, counted
 from tutelage.runs.estimate import duration
 from tutelage.runs.figures import Table, TableRow, read_object
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.resume_hint import asked_again
+from tutelage.runs.resume_hint import format_question
 from tutelage.runs.stored import open_run
 from tutelage.runs.stored_evaluation import (
     EVALUATIONS,
@@ -49,27 +48,27 @@ from tutelage.runs.stored_evaluation import (
     quantities,
     read_evaluation,
 )
-from tutelage.statistics.outcome import cause_words
+from tutelage.statistics.outcome import format_cause
 from tutelage.tasks.overlap import footnote, success_title
 from tutelage.types import Mode
 
-_LOOKED_AT = 20
-"""Rollouts among which a question is looked for."""
-_DEMONSTRATED = {"before": "nothing", "demonstrations": "demonstrations alone", "after": "with RL"}
-"""Heads of the columns where `data.demonstrations` were learned first."""
+_SEARCHED_ROLLOUTS = 20
+"""Number of rollouts among which an example question is searched."""
+_HEADERS = {"before": "nothing", "demonstrations": "demonstrations alone", "after": "with RL"}
+"""Column headers of a run that learned `data.demonstrations` first."""
 _COUNTED = (("rl_steps", "step"), ("rollouts", "rollout"), ("tokens", "token"))
 _COUNTED_SFT = (
     *(("sft_steps", "supervised step"), ("examples", "example")),
     ("trained_tokens", "trained token"),
 )
-"""What was done, by the keys of a result: what was played, or what was learned from."""
-_WORDS = {SUCCESS: percent, REWARD: number}
+"""Units of the amounts of a result, by key; of supervised training here, of rollouts above."""
+_FORMATS = {SUCCESS: percent, REWARD: number}
 
 
-def before_after(result: Mapping[str, Any]) -> list[Table]:
-    """What was measured before and after training and of the control: the mean reward where it is
-    graded, and success where there is one, with the mean reward in its last rows."""
-    tables = [_table(result, what) for what in quantities(is_graded(result))]
+def build_tables(result: Mapping[str, Any]) -> list[Table]:
+    """Return the tables of evaluations before and after training and of the control: mean reward if
+    it is graded, and success if it is defined, with the mean reward in its last rows."""
+    tables = [_build_table(result, what) for what in quantities(is_graded(result))]
     found = [table for table in tables if table is not None]
     if is_graded(result) or len(found) < 2 or found[0].columns[1:] != found[1].columns[1:]:
         return found
@@ -79,7 +78,7 @@ def before_after(result: Mapping[str, Any]) -> list[Table]:
     return [replace(success, rows=[*success.rows, *rows])]
 
 
-def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
+def _build_table(result: Mapping[str, Any], what: Quantity) -> Table | None:
     found = {key: read_evaluation(result, key) for key in EVALUATIONS}
     shown = [n for n in SIDES if any(what.has(found[f"{n}_{kind}"]) for kind in KINDS)]
     without = found[NO_TOOLS] if what.has(found[NO_TOOLS]) else None
@@ -93,7 +92,7 @@ def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
         told = {name: found[f"{name}_{kind}"] for name in SIDES}
         if not any(map(what.has, told.values())):
             continue
-        rows.append(_row(kind, told, shown, what))
+        rows.append(_build_row(kind, told, shown, what))
         if what is REWARD and is_graded(result):
             ends = {name: what.ends(one, number) for name, one in told.items()}
             ends_row = ("  95 % interval", *(ends.get(name, "") for name in shown))
@@ -103,24 +102,24 @@ def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
         for family in dict.fromkeys(family for some in by_name.values() for family in some):
             one = {n: evaluation_of_record(some.get(family, {})) for n, some in by_name.items()}
             if any(map(what.has, one.values())):
-                rows.append(_row(f"  {visible(family)}", one, shown, what))
+                rows.append(_build_row(f"  {escape(family)}", one, shown, what))
     if without is not None:
-        cell = what.cell(without, _WORDS[what])
+        cell = what.cell(without, _FORMATS[what])
         rows.append(TableRow(("greedy, no tools", *(cell * (n == "after") for n in shown))))
     tasks = result.get("test_tasks")
     head = success_title(result, what.name) + (f", {tasks} tasks" if tasks else "")
     estimator = control_estimator(result)
     names = {"control": "control" if estimator is None else f"control: {estimator}"}
-    names |= _DEMONSTRATED if "demonstrations" in shown else {}
+    names |= _HEADERS if "demonstrations" in shown else {}
     heads = [names.get(name, name) for name in shown]
     return Table((head, *heads), rows, right=range(1, len(shown) + 1))
 
 
-def _row(
+def _build_row(
     title: str, told: Mapping[str, StoredEvaluation | None], shown: Sequence[str], what: Quantity
 ) -> TableRow:
-    """What was measured before and after and of the control, as a row of the columns shown."""
-    cells = {name: what.cell(one, _WORDS[what]) for name, one in told.items()}
+    """Return one row of evaluations before and after training and of the control."""
+    cells = {name: what.cell(one, _FORMATS[what]) for name, one in told.items()}
     before, after = what.of(told["before"]), what.of(told["after"])
     cells["change"], tone = "", ""
     if before is not None and after is not None:
@@ -134,21 +133,22 @@ def _row(
 def show_outcome(
     console: Console, folder: RunFolder, result: Mapping[str, Any], *, go_on: bool = False
 ) -> None:
-    """The tables with their footnotes, the totals, where things lie, and what can follow."""
-    tables = before_after(result)
+    """Print the tables with footnotes, the totals, the paths, and with `go_on` the next
+    commands."""
+    tables = build_tables(result)
     for table in tables:
-        console.print(drawn_table(table))
+        console.print(build_table(table))
     if tables:
-        for line in _footnotes(result):
+        for line in _list_footnotes(result):
             prose(console, line, "dim")
         say(console)
-    facts(console, _totals(folder, result))
+    facts(console, _list_totals(folder, result))
     if go_on:
         say(console)
-        path, (own, reward) = shown_path(folder.path), folder.own_agent()
-        target = path if own is None else f"{shown_path(own)} --model {shown_path(folder.policy)}"
+        path, (own, reward) = format_path(folder.path), folder.own_agent()
+        target = path if own is None else f"{format_path(own)} --model {format_path(folder.policy)}"
         graded = f" --reward {reward}" if own and reward else ""
-        verbs = [f"ask {target} {_question(folder)}", f"show {path}"]
+        verbs = [f"ask {target} {_find_question(folder)}", f"show {path}"]
         verbs += [f"eval {target} --test FILE.jsonl{graded}", "runs"]
         config = read_object(folder.config).get("config", {})
         if named := config.get("environment", {}).get("name"):
@@ -157,37 +157,38 @@ def show_outcome(
         next_steps(console, *(f"tutelage {verb}" for verb in verbs))
 
 
-def _question(folder: RunFolder) -> str:
-    """A short question that the run was tested on, or trained on, as it is asked again."""
+def _find_question(folder: RunFolder) -> str:
+    """Return a short question of the test, validation or training tasks, quoted for `tutelage
+    ask`."""
     with suppress(TutelageError), open_run(folder) as (store, run_id):
         for mode in (Mode.TEST, Mode.VAL, Mode.TRAIN):
-            for rollout in store.rollouts(run_id, mode=mode, limit=_LOOKED_AT):
-                if (words := asked_again(rollout.task)) is not None:
+            for rollout in store.rollouts(run_id, mode=mode, limit=_SEARCHED_ROLLOUTS):
+                if (words := format_question(rollout.task)) is not None:
                     return words
     return "QUESTION"
 
 
-def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:
+def _list_footnotes(result: Mapping[str, Any]) -> Iterator[str]:
     if shared := footnote(result):
         yield shared
     yield from judged_lines(result)
     estimator = control_estimator(result)
     if estimator is not None and any(read_evaluation(result, f"control_{kind}") for kind in KINDS):
         same = "the same training from the same start with the estimator"
-        yield f"control: {same} {visible(estimator)}, as many steps and rollouts."
+        yield f"control: {same} {escape(estimator)}, as many steps and rollouts."
     if read_evaluation(result, NO_TOOLS) is not None:
         yield "no tools: without them the policy must answer from its weights."
     clean, what = read_evaluation(result, "clean_greedy"), quantities(is_graded(result))[0]
     if what.has(clean):
-        message = what.cell(clean, _WORDS[what])
+        message = what.cell(clean, _FORMATS[what])
         yield f"after the clean demonstrations alone, on these tasks: {message}, greedy."
 
 
-def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _list_totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "status" in result:
         count = len(result.get("warnings") or ())
         yield "status", result["status"] + (f", with {counted(count, 'warning')}" * bool(count))
-    yield from health_rows(result)
+    yield from list_findings(result)
     supervised = "sft_steps" in result
     words = list[str]()
     if "demonstrations" in result:
@@ -215,7 +216,7 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
     first: Mapping[str, str] = result.get("first_failures") or {}
     for cause, count in (result.get("failures") or {}).items():
         message = f" (the first: {one_line(first[cause], 200)})" if cause in first else ""
-        yield "failed", f"{number(count)} {cause_words(cause)}{message}"
+        yield "failed", f"{number(count)} {format_cause(cause)}{message}"
     with suppress(TutelageError):
         # A worker that was lost does not come back; a server may, and be lost again.
         events = folder.read_events()
@@ -224,15 +225,15 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
         counts = {"Ray worker": workers, "vLLM server": len(servers)}
         if words := [counted(count, what) for what, count in counts.items() if count]:
             yield "lost", f"{' and '.join(words)}; {folder.events.name} says when"
-    yield "run", shown_path(folder.path)
+    yield "run", format_path(folder.path)
     if folder.policy.is_dir():
-        yield "policy", f"{shown_path(folder.policy)} (an ordinary Hugging Face folder)"
+        yield "policy", f"{format_path(folder.policy)} (an ordinary Hugging Face folder)"
     if folder.report.is_file():
-        yield "report", shown_path(folder.report)
+        yield "report", format_path(folder.report)
 
 
-def health_rows(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What was wrong while it ran, and whether the tasks were solved."""
+def list_findings(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the warnings and other findings of a run."""
     for warning in result.get("warnings") or ():
         yield "warning", warning
     for entry in result.get("health") or ():

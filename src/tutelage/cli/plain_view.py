@@ -1,4 +1,4 @@
-"""What the command line shows of a run whose kind has no view of its own: what every run has."""
+"""View of a run whose kind has no view of its own."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Continue a run and show its result."""
+    """Resume a run and show its result."""
     from tutelage.cli.console import output
-    from tutelage.cli.job import displayed
-    from tutelage.cli.kinds import kind_of, view_of
+    from tutelage.cli.job import run_displayed
+    from tutelage.cli.kinds import find_view, kind_of
     from tutelage.runs import lifecycle
 
     kind = kind_of(folder)
-    displayed(
+    run_displayed(
         folder, lambda display: lifecycle.resume(kind, folder, display, allow_changes=allow_changes)
     )
-    view_of(folder).show(output(), folder)
+    find_view(folder).show(output(), folder)
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """Kind and configuration, the last line of metrics, and the result where there is one."""
+    """Print kind and configuration of a run, and its result or its last metrics."""
     from tutelage.cli.console import facts, one_line, say
-    from tutelage.cli.runs import last_lines, say_state
+    from tutelage.cli.runs import read_last_lines, say_state
     from tutelage.runs.figures import read_object
     from tutelage.runs.kinds import name_of
 
@@ -37,7 +37,7 @@ def show(console: Console, folder: RunFolder) -> None:
     facts(console, [(name, one_line(value, 100)) for name, value in fields.items()], indent=2)
     result = folder.read_result()
     if result is None:
-        for last in last_lines(folder.metrics)[-1:]:
+        for last in read_last_lines(folder.metrics)[-1:]:
             facts(console, [(name, one_line(value, 100)) for name, value in last.items()], indent=2)
         say_state(console, folder)
         return

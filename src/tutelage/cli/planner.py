@@ -1,7 +1,7 @@
 """`tutelage train planner`: plans from instructions (phase 1), routing from outcomes (phase 2).
 
-The command has its own options, so `KeyedCommand` delegates to it if the recipe is `planner`. The
-run is in `orchestration/job.py`, the preview of `--dry-run` in `orchestration/setup.py`.
+The command has its own options; `train` delegates to it if the recipe is `planner`. The
+run is in `orchestration/job.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import typer
 
 from tutelage.cli import plain_view
 from tutelage.config.fields import Section
+from tutelage.config.keys import flatten
 from tutelage.config.overrides import parse_overrides
 from tutelage.errors import ConfigError
 from tutelage.orchestration.planner.settings import (
@@ -46,7 +47,7 @@ class _Flags(Section):
     config: Path | None = None
     """YAML file with keys."""
     dry_run: bool = False
-    """Show the changed settings and the data without training."""
+    """Show the changed settings without training."""
     all: bool = False
     """With --dry-run: show all settings."""
 
@@ -80,81 +81,67 @@ def train_planner(
     origins |= dict.fromkeys(typed, "command line")
     origins |= {_KEYS[name]: f"--{name.replace('_', '-')}" for name in values}
     request = asked.model_copy(update={"keys": keys})
-    request.checked()
+    settings = request.checked()
     if flags.all and not flags.dry_run:
         raise ConfigError("--all needs --dry-run; pass both, or remove --all")
     if flags.dry_run:
-        _show_dry_run(request, origins, flags.all)
+        _show_dry_run(dict(flatten({"training": settings.model_dump()})), origins, flags.all)
         return
-    from tutelage.cli.job import displayed
+    from tutelage.cli.job import run_displayed
     from tutelage.orchestration.job import PlannerTraining
     from tutelage.runs import lifecycle
     from tutelage.runs.folder import folder_at, place_of
 
     folder, job = folder_at(place_of(request.output, RECIPE)), PlannerTraining(request)
-    result = displayed(folder, lambda progress: lifecycle.start(job, folder, progress))
+    result = run_displayed(folder, lambda progress: lifecycle.start(job, folder, progress))
     _show_planner_outcome(folder, result)
 
 
-def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: bool) -> None:
-    """Print the settings and data of a run. `origins` maps each changed key to its source."""
-    from tutelage.cli.console import facts, output, prose, say, show_keys, visible, waiting
-    from tutelage.orchestration.plan.dag import to_text
+def _show_dry_run(settings: Mapping[str, Any], origins: Mapping[str, str], all_keys: bool) -> None:
+    """Print the settings of a run. `origins` maps each changed key to its source."""
+    from tutelage.cli.console import output, say, show_keys
 
-    with waiting("reading workflows ..."):
-        from tutelage.orchestration.setup import preview
-
-        settings, data, wanted = preview(request)
     console = output()
     rows = [(key, value, origins.get(key, "")) for key, value in settings.items()]
     show_keys(console, rows, all_keys)
-    say(console, ("\nData", "bold"))
-    facts(console, data.items(), indent=2)
-    if wanted is not None:
-        say(console, ("\nOne workflow", "bold"))
-        prose(console, wanted.instruction)
-        say(console, visible(to_text(wanted.plan)))
     say(console, "\nDry run: nothing was trained or written.")
 
 
 def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     """Print the result tables, the paths of the files, and the next commands."""
-    from tutelage.cli.console import facts, next_steps, output, say, show_table, shown_path
-    from tutelage.orchestration.evaluation.tables import planning_tables, routing_tables
+    from tutelage.cli.console import facts, format_path, next_steps, output, say, show_table
+    from tutelage.orchestration.evaluation.tables import planning_table, routing_tables
     from tutelage.runs.estimate import duration
     from tutelage.runs.kinds import stored_settings
 
     console = output()
     test = result.get("phase1", {}).get("test")
-    for table in planning_tables(test) if test else []:
-        show_table(console, table)
+    if test:
+        show_table(console, planning_table(test))
     planner = folder.checkpoints / "phase1_best.pth"
-    pairs = [("run", shown_path(folder.path))]
+    pairs = [("run", format_path(folder.path))]
     if planner.is_file():
-        pairs.append(("planner", shown_path(planner)))
+        pairs.append(("planner", format_path(planner)))
     if "phase2" in result:
         for table in routing_tables(result["phase2"].get("evaluation")):
             show_table(console, table)
-        pairs.append(("router", shown_path(folder.path / result["phase2"]["checkpoint"])))
-    pairs.append(("report", shown_path(folder.report)))
+        pairs.append(("router", format_path(folder.path / result["phase2"]["checkpoint"])))
     if "wall_seconds" in result:
         pairs.append(("time", duration(result["wall_seconds"])))
     say(console)
     facts(console, pairs)
     say(console)
-    asked, path = stored_settings(folder, PlannerConfig), shown_path(folder.path)
+    asked, path = stored_settings(folder, PlannerConfig), format_path(folder.path)
     # The example instruction fits the built-in tools only.
-    own = (asked.train, asked.catalog, asked.checkpoint, asked.tasks)
+    own = (asked.train, asked.catalog, asked.checkpoint)
     example, steps = EXAMPLE if all(file is None for file in own) else '"..."', list[str]()
     if planner.is_file():
         steps.append(f"tutelage orchestrate plan {example} --checkpoint {path} --explain")
     if "phase2" in result:
-        router = f"--router {shown_path(folder.path / result['phase2']['checkpoint'])}"
-        # Real servers are in the user's own file, simulated workers in the file of the run.
-        workers = f"--workers {shown_path(folder.path / 'phase2' / 'workers.json')}"
-        if asked.workers is not None and asked.pool == "openai":
-            workers = f"--pool openai --workers {asked.workers}"
-        steps.append(f"tutelage orchestrate run {example} {router} {workers}")
+        router = format_path(folder.path / result["phase2"]["checkpoint"])
+        workers = format_path(folder.path / "phase2" / "workers.json")
+        options = f"--router {router} --workers {workers}"
+        steps.append(f"tutelage orchestrate run {example} {options}")
     next_steps(console, *steps)
 
 

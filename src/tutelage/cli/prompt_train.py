@@ -1,9 +1,9 @@
 """Prompt searches on the command line: `tutelage train math --algorithm apo`, `train prompt FILE`.
 
-The plan and its worst case are shown before anything is spent. Exit codes: 0 improved, 3 no
-evidence, 4 regressed, 2 for what the user can fix. The search is `prompts/run.py`; what is
-shown while it goes on is `prompt_view.py`. How `resume` goes on is here as well, and the result of
-a search, from `result.json`, so that its end and `tutelage show RUN` say the same.
+The plan and its maximum cost are shown before anything is spent. Exit codes: 0 improved, 3 no
+evidence, 4 regressed, 2 for what the user can fix. `prompts/run.py` runs the search,
+`prompt_view.py` shows its progress. `resume`, and the result of a search from `result.json`, are
+here as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import typer
 from rich.text import Text
 
 from tutelage.cli.console import (
+    escape,
     facts,
+    format_path,
     messages,
     next_steps,
     number,
@@ -25,8 +27,6 @@ from tutelage.cli.console import (
     plain_table,
     prose,
     say,
-    shown_path,
-    visible,
 )
 from tutelage.errors import ConfigError, counted
 from tutelage.prompts.config import PROMPT_ALGORITHMS, PROMPT_RECIPE, resolve_prompt
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from tutelage.prompts.setup import SearchSetup
     from tutelage.runs.folder import RunFolder
 
-_SOME = 0.05
-"""Reward from which on a change is also told in percent."""
+_MIN_REWARD = 0.05
+"""Minimum reward for a change in percent."""
 _STYLES = {"good": "green", "open": "yellow", "bad": "red"}
 OF_ALGORITHMS = ("rl", "sft")
 """Algorithms that train weights."""
@@ -50,14 +50,14 @@ OF_WEIGHTS: Mapping[str, str] = {
     "val_size": "trainer.val_tasks",
     "test_size": "trainer.test_tasks",
 }
-"""Options of a prompt search that mean something for the training of weights too."""
+"""Options of a prompt search that also exist for the training of weights, with their keys."""
 PROMPT_OPTIONS = (*OF_WEIGHTS, "runners", "rollouts", "budget_usd")
-"""Options of `tutelage train` that are for prompt searches."""
+"""Options of `tutelage train` for prompt searches."""
 
 
-def searches(recipe: str, algorithm: str | None) -> bool:
+def is_prompt_search(recipe: str, algorithm: str | None) -> bool:
     """Whether a command asks to search for prompts. Raises `ConfigError` for an unknown name."""
-    from tutelage.weights.config.presets import METHODS
+    from tutelage.algorithms.extensions import METHODS
 
     of_weights = (*OF_ALGORITHMS, *METHODS)
     known = (*of_weights, *PROMPT_ALGORITHMS)
@@ -76,10 +76,11 @@ def searches(recipe: str, algorithm: str | None) -> bool:
     return recipe == PROMPT_RECIPE or algorithm in PROMPT_ALGORITHMS
 
 
-def weights_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags of a training of weights, with what those of prompt searches mean there.
+def convert_prompt_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags for the training of weights, with those of prompt searches converted to
+    keys.
 
-    Raises `ConfigError` for those that mean nothing.
+    Raises `ConfigError` for flags of prompt searches that have no such key.
     """
 
     merged = {name: value for name, value in flags.items() if name not in PROMPT_OPTIONS}
@@ -105,29 +106,29 @@ def train_prompts(
 ) -> None:
     """Search for prompts, or with `dry` show the plan and play one task.
 
-    Raises `typer.Exit` with the verdict's exit code.
+    Raises `typer.Exit` with the exit code of the verdict.
     """
     from tutelage.cli.rollout_view import show_dry_run
     from tutelage.engine.endpoint import environment
     from tutelage.prompts.run import PromptSearch, preflight
-    from tutelage.prompts.setup import setup_from
+    from tutelage.prompts.setup import build_setup
     from tutelage.runs.folder import RunFolder, folder_at, place_of
     from tutelage.runs.lifecycle import check_kind
 
     config = resolve_prompt(recipe, overrides, flags, file=file)
     if config.output is not None:
         check_kind(PromptSearch, RunFolder(Path(config.output)))
-    setup = setup_from(config, environment())
+    setup = build_setup(config, environment())
     _show_plan(setup)
     if dry:
         (rollout,) = asyncio.run(preflight(setup, 1))
         show_dry_run(output(), rollout)
         return
-    _run(folder_at(place_of(config.output, recipe)), setup)
+    _run_search(folder_at(place_of(config.output, recipe)), setup)
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Continue a search. Raises `typer.Exit` with the verdict's exit code."""
+    """Resume a search. Raises `typer.Exit` with the exit code of the verdict."""
     from tutelage.cli.display import LiveDisplay
     from tutelage.prompts.run import PromptSearch, read_setup
     from tutelage.runs import lifecycle
@@ -135,15 +136,15 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
     if folder.read_result() is not None:
         with LiveDisplay() as display:
             result = lifecycle.resume(PromptSearch, folder, display)
-        _shown(folder, result)
+        _show_result(folder, result)
         return
     setup = read_setup(folder, allow_changes)
     _show_plan(setup)
-    _run(folder, setup)
+    _run_search(folder, setup)
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """A prompt search: its outcome where it has one, else how far it is."""
+    """Print the outcome of a prompt search, or its progress if it has none yet."""
     from tutelage.cli.rollout_view import show_stored
     from tutelage.cli.runs import say_state
 
@@ -204,20 +205,20 @@ def _show_plan(setup: SearchSetup) -> None:
         prose(console, f"Note: {remark}", "yellow")
 
 
-def _run(folder: RunFolder, setup: SearchSetup) -> None:
-    from tutelage.cli.job import watched
+def _run_search(folder: RunFolder, setup: SearchSetup) -> None:
+    from tutelage.cli.job import report_stop
     from tutelage.cli.prompt_view import PromptDisplay
     from tutelage.prompts.run import PromptSearch
     from tutelage.runs import lifecycle
 
     tests = 2 * len(setup.splits.test) * setup.settings.samples
     display = PromptDisplay(messages(), rollouts=setup.plan.search.rollouts, test=tests)
-    with watched(folder, display):
+    with report_stop(folder, display):
         result = lifecycle.start(PromptSearch(setup, display), folder, display)
-    _shown(folder, result)
+    _show_result(folder, result)
 
 
-def _shown(folder: RunFolder, result: Mapping[str, Any]) -> None:
+def _show_result(folder: RunFolder, result: Mapping[str, Any]) -> None:
     console = output()
     say(console)
     _show_prompt_outcome(console, folder, result)
@@ -231,11 +232,11 @@ def _shown(folder: RunFolder, result: Mapping[str, Any]) -> None:
 
 
 def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
-    """The held-out test with its interval and verdict, what it took, and where things lie."""
+    """Print the best prompt, the held-out test with its verdict, and the totals."""
     many = len(result["components"]) > 1
     for name, text in sorted(result["components"].items()):
         say(console, ("Best prompt", "bold"), f" {name}" * many)
-        for line in visible(text).split("\n"):
+        for line in escape(text).split("\n"):
             prose(console, f"  {line}", hang=2)
     say(console)
     same = result["components"] == result["seed_components"]
@@ -244,11 +245,11 @@ def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[st
         say(console, ("\nConfirmation on fresh tasks", "bold"))
         show_holdout_test(console, look, same=same)
     say(console)
-    facts(console, _totals(folder, result))
+    facts(console, _list_totals(folder, result))
 
 
 def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool = False) -> None:
-    """One held-out test: the table, the verdict, the improvement. `same`: the seed prompt won."""
+    """Print a held-out test: table, verdict, improvement. With `same` the seed prompt won."""
     from tutelage.prompts.figures import (
         HOLDOUT_COLUMNS,
         UNCHANGED,
@@ -276,7 +277,7 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
     console.print(verdict_line, soft_wrap=not console.is_terminal)
     before, after = test["seed_reward"], test["best_reward"]
     # A share of next to nothing would be a large number without a meaning.
-    share = f" ({100 * (after - before) / before:+.0f} %)" if before >= _SOME else ""
+    share = f" ({100 * (after - before) / before:+.0f} %)" if before >= _MIN_REWARD else ""
     word = "Improvement: " if test["verdict"] == "improved" else "Change: "
     say(console, (word, "bold"), f"{before:.2f} -> {after:.2f}{share}")
     looks = int(test["looks"])
@@ -285,8 +286,8 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
 
 
 def _show_prompt_next(console: Console, folder: RunFolder) -> None:
-    """Commands that go on from this run."""
-    path = shown_path(folder.path)
+    """Print commands that may follow a search."""
+    path = format_path(folder.path)
     next_steps(
         console,
         f"tutelage prompts tree {path}",
@@ -296,18 +297,18 @@ def _show_prompt_next(console: Console, folder: RunFolder) -> None:
     )
 
 
-def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    from tutelage.cli.outcome import health_rows
+def _list_totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    from tutelage.cli.outcome import list_findings
     from tutelage.prompts.figures import spend_text
 
     yield "algorithm", str(result["reason"])
     yield "ended", str(result["ended"])
-    yield from health_rows(result)
+    yield from list_findings(result)
     spent, test = (spend_text(result[name], number) for name in ("spent", "test_spent"))
     yield "spent", f"{spent}; on the test {test}"
     if unknown := result.get("calls_without_usage"):
         yield "without usage", f"{counted(unknown, 'call')}, charged at the bytes of their text"
     words = [f"{duration(result['wall_seconds'])} wall time", f"seed {result['seed']}"]
     yield "took", ", ".join(words)
-    yield "run", shown_path(folder.path)
-    yield "best prompt", shown_path(folder.path / "best_prompt.txt")
+    yield "run", format_path(folder.path)
+    yield "best prompt", format_path(folder.path / "best_prompt.txt")

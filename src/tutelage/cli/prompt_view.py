@@ -1,7 +1,7 @@
-"""What a prompt search shows while it goes on: each round as it ends, and how far it is.
+"""Progress of a prompt search: each finished round, and a progress bar.
 
-`PromptDisplay` is what the search reports to. On a terminal a bar shows how far it is and how long
-it will take; elsewhere a line comes every few seconds (`display.py`).
+The search reports to `PromptDisplay`. On a terminal a bar shows the progress and the time left;
+elsewhere a line is printed every few seconds (`display.py`).
 """
 
 from __future__ import annotations
@@ -17,33 +17,31 @@ from tutelage.prompts.figures import spend_text
 from tutelage.runs.rounds import CandidateSummary, Observer, Round, Spend
 
 _SHOWN = 20
-"""Rewards of a round that are written out, and candidates that get a line."""
+"""Maximum number of rewards and of candidates that are printed for a round."""
 EXPERIMENT = "experiment"
-"""The decision on entries of the lineage that are no candidates."""
-_REPEATED = "duplicate:"
-"""How the reason begins to reject a text that was proposed before."""
-_WHOLE = 1000
-"""Columns that no line of a round passes."""
+"""Decision of lineage entries that are not candidates."""
+_PIPE_WIDTH = 1000
+"""Maximum line width of a round in a file or a pipe, in characters."""
 _COUNTS = {"win": "wins", "loss": "losses", "tie": "ties"}
 
 
 class PromptDisplay(LiveDisplay, Observer):
-    """A `Progress` and an `Observer` that draws on `console`; its phases are the search's stages,
-    and their steps are rollouts."""
+    """Display of a search on `console`; phases are the stages of the search, and steps are
+    rollouts."""
 
     noun = "rollout"
 
     def __init__(self, console: Console, *, rollouts: int | None = None, test: int = 0) -> None:
-        """`rollouts` is the most that the search may play, `test` what the held-out test plays."""
+        """Set the maximum number of rollouts of the search, and the number of the held-out test."""
         super().__init__(console)
         self._most = {"search": rollouts, "test": test}
         self._stage = ""
 
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
-        """Nothing yet: a stage begins with its first rollout."""
+        """Ignore the phase: a stage begins with its first rollout."""
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
-        """Move the bar."""
+        """Update the progress bar."""
         if stage != self._stage:
             self._stage = stage
             most = max(self._most.get(stage) or 0, spent.rollouts + total)
@@ -53,10 +51,10 @@ class PromptDisplay(LiveDisplay, Observer):
         self.step(spent.rollouts + done, costs)
 
     def round(self, found: Round) -> None:
-        """Show what a round began with, what it tried, and what is spent."""
-        with self._quietly():
+        """Print the prompt, the candidates and the cost of a round."""
+        with self._ignore_closed_stream():
             # In a file or a pipe a line stays whole.
-            width = self._console.width if self._console.is_terminal else _WHOLE
+            width = self._console.width if self._console.is_terminal else _PIPE_WIDTH
             for line in round_lines(found, width):
                 prose(self._console, line, hang=4)
 
@@ -65,7 +63,7 @@ class PromptDisplay(LiveDisplay, Observer):
 
 
 def round_lines(found: Round, width: int) -> Iterator[str]:
-    """A round, in the form of the document that the flow comes from, then its candidates."""
+    """Yield the lines of a round: its prompt, rewards and candidates."""
     yield ""
     yield f"Iteration {found.number}"
     many = len(found.components) > 1
@@ -89,17 +87,8 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
         yield "  Nothing new was tried: every task of the round was solved, or edits were repeats"
     trials = [s for s in found.standings if s.decision == EXPERIMENT]
     tried = [s for s in found.standings if s.decision != EXPERIMENT]
-    why = {(standing.decision, standing.reason) for standing in tried if not standing.tasks}
-    if len(why) == 1 and len(tried) > 1 and not any(standing.tasks for standing in tried):
-        # A round of repeats, or with too few rollouts left, would be many lines that say the same.
-        ((decision, reason),) = why
-        repeats = reason.startswith(_REPEATED)
-        words = "Nothing new was tried: " * repeats + counted(len(tried), "candidate")
-        end = "with the text of an earlier one" if repeats else f"{decision}: {reason}"
-        yield f"  {one_line(f'{words} {end}', max(60, width) - 2)}"
-        tried = []
     for standing in tried[:_SHOWN]:
-        yield f"  {_standing(standing, max(60, width) - 2)}"
+        yield f"  {_format_candidate(standing, max(60, width) - 2)}"
     if len(tried) > _SHOWN:
         yield f"  and {counted(len(tried) - _SHOWN, 'more candidate')}"
     if trials:
@@ -107,7 +96,7 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
     yield f"  Spent: {spend_text(found.spent.to_dict(), number)}"
 
 
-def _standing(standing: CandidateSummary, width: int) -> str:
+def _format_candidate(standing: CandidateSummary, width: int) -> str:
     head = f"{standing.id[:11]}  {standing.operation:<13}"
     if standing.tasks:
         score = "" if standing.reward is None else f"{standing.reward:.2f}"

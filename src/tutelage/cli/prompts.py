@@ -1,7 +1,7 @@
-"""`tutelage prompts tree|diff|confirm|export`: look into a prompt search, and look again.
+"""`tutelage prompts tree|diff|confirm|export`: inspect a prompt search, or test it again.
 
-All read the run folder; only `confirm` plays rollouts. Candidates are named by the beginning of
-their id, or `seed` and `best`. The searches themselves are `prompt_train.py`.
+All verbs read the run folder; only `confirm` plays rollouts. A candidate is named by the beginning
+of its id, or as `seed` or `best`. `prompt_train.py` runs searches.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tutelage.cli.failures import PLAIN
+from tutelage.cli.failures import PLAIN_TEXT
 from tutelage.cli.options import Trust, as_command
 from tutelage.errors import RunError
 
@@ -23,8 +23,8 @@ Run = Annotated[str, typer.Argument(help="Run folder, or the beginning of its na
 
 
 def prompts_app() -> typer.Typer:
-    """The group with its verbs."""
-    group = typer.Typer(help="Inspect a prompt search.", no_args_is_help=True, **PLAIN)
+    """Return the command group with its verbs."""
+    group = typer.Typer(help="Inspect a prompt search.", no_args_is_help=True, **PLAIN_TEXT)
     for verb in (_tree, _diff, _confirm, _export):
         group.command(verb.__name__.removeprefix("_"))(as_command(verb))
     return group
@@ -44,7 +44,7 @@ def _tree(
     from tutelage.errors import counted
     from tutelage.prompts.lineage import read_lineage
 
-    entries = read_lineage(_folder(run))
+    entries = read_lineage(_find_search(run))
     below: dict[str, list[JSON]] = {}
     for entry in entries:
         below.setdefault(next(iter(entry["parents"]), ""), []).append(entry)
@@ -57,11 +57,11 @@ def _tree(
 
     def grow(branch: Tree, entry: JSON) -> None:
         for child in filter(is_shown, below.get(entry["id"], ())):
-            grow(branch.add(_label(child)), child)
+            grow(branch.add(_format_candidate(child)), child)
 
     console = output()
     for entry in below.get("", ()):
-        root = Tree(_label(entry))
+        root = Tree(_format_candidate(entry))
         grow(root, entry)
         console.print(root)
     hidden = sum(e["decision"] in _HIDDEN for e in entries)
@@ -80,11 +80,11 @@ def _diff(
     """Show how the texts of two candidates differ."""
     import difflib
 
-    from tutelage.cli.console import output, say, visible
-    from tutelage.prompts.lineage import candidate_of, read_lineage
+    from tutelage.cli.console import escape, output, say
+    from tutelage.prompts.lineage import find_candidate, read_lineage
 
-    entries = read_lineage(_folder(run))
-    a, b = candidate_of(entries, one), candidate_of(entries, two)
+    entries = read_lineage(_find_search(run))
+    a, b = find_candidate(entries, one), find_candidate(entries, two)
     console = output()
     styles = {"+": "green", "-": "red", "@": "cyan"}
     lines: list[str] = []
@@ -93,7 +93,7 @@ def _diff(
         left, right = f"{name} {a['id'][5:15]}", f"{name} {b['id'][5:15]}"
         lines += difflib.unified_diff(old, new, left, right, lineterm="")
     for line in lines or ["The two have the same texts."]:
-        say(console, (visible(line), styles.get(line[:1], "")))
+        say(console, (escape(line), styles.get(line[:1], "")))
 
 
 def _confirm(
@@ -105,17 +105,17 @@ def _confirm(
     trust: Trust = False,
 ) -> None:
     """Seed against best on fresh held-out tasks; the look is counted."""
-    from tutelage.cli.console import messages, output, waiting
+    from tutelage.cli.console import messages, output, show_status
     from tutelage.cli.prompt_train import show_holdout_test
     from tutelage.cli.prompt_view import PromptDisplay
     from tutelage.prompts.holdout_test import Verdict
     from tutelage.prompts.run import confirm
-    from tutelage.runs.trust import check_trusted, code_of
+    from tutelage.runs.trust import check_trusted, find_code
 
-    folder = _folder(run)
-    check_trusted(folder, code_of(folder), trust=trust)
+    folder = _find_search(run)
+    check_trusted(folder, find_code(folder), trust=trust)
     display = PromptDisplay(messages())
-    with waiting("playing fresh tasks ..."):
+    with show_status("playing fresh tasks ..."):
         fields = confirm(folder, display, test or ())
     show_holdout_test(output(), fields)
     if code := Verdict(fields["verdict"]).exit_code:
@@ -138,10 +138,10 @@ def _export(
     from tutelage.cli.console import messages, say
     from tutelage.errors import counted
     from tutelage.files import write_new
-    from tutelage.prompts.lineage import candidate_of, read_lineage
+    from tutelage.prompts.lineage import find_candidate, read_lineage
 
-    folder = _folder(run)
-    components: dict[str, str] = candidate_of(read_lineage(folder), candidate)["components"]
+    folder = _find_search(run)
+    components: dict[str, str] = find_candidate(read_lineage(folder), candidate)["components"]
     whole = json.dumps(components, ensure_ascii=False, indent=2)
     if out is None:
         typer.echo(next(iter(components.values())) if len(components) == 1 else whole)
@@ -151,7 +151,7 @@ def _export(
     say(messages(), f"{counted(len(components), 'component')} written to {out}")
 
 
-def _folder(run: str) -> RunFolder:
+def _find_search(run: str) -> RunFolder:
     from tutelage.prompts.config import KIND
     from tutelage.runs.folder import find
     from tutelage.runs.kinds import name_of
@@ -166,10 +166,10 @@ def _folder(run: str) -> RunFolder:
 
 
 _HIDDEN = ("rejected", "dropped", "pooled", "proposed", "infra_error")
-"""Decisions on candidates that are shown on request only."""
+"""Decisions whose candidates are shown only with --all."""
 
 
-def _label(entry: JSON) -> Any:
+def _format_candidate(entry: JSON) -> Any:
     from rich.text import Text
 
     from tutelage.cli.console import one_line

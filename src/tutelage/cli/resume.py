@@ -1,7 +1,7 @@
-"""`tutelage resume RUN`: continue a run that was stopped or killed.
+"""`tutelage resume RUN`: resume a run that was stopped or killed.
 
-The configuration is the one that the run folder holds; nothing of it can be changed, which is what
-makes the result equal to that of a run that was never stopped.
+The configuration is that of the run folder and cannot be changed, so that the result equals that of
+an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tutelage.config.fields import Section
 
 
 class _ResumeOptions(Section):
-    """How strict a resume is."""
+    """Options of `resume`."""
 
     allow_changes: bool = False
-    """Go on although agent, reward, tools, model or tasks have changed."""
+    """Resume although agent, reward, tools, model or tasks have changed."""
 
 
 def resume(
@@ -27,15 +27,15 @@ def resume(
     trust: Trust = False,
 ) -> None:
     """Resume a run that was stopped or killed."""
-    from tutelage.cli.kinds import view_of
+    from tutelage.cli.kinds import find_view
     from tutelage.runs.folder import RunFolder, find
     from tutelage.runs.launched import launched_ranks
-    from tutelage.runs.trust import check_trusted, code_of
+    from tutelage.runs.trust import check_trusted, find_code
 
     def found() -> RunFolder:
         folder = find(run)
-        view_of(folder)
-        check_trusted(folder, code_of(folder), trust=trust)
+        find_view(folder)
+        check_trusted(folder, find_code(folder), trust=trust)
         return folder
 
     if launched_ranks() == "1":
@@ -44,4 +44,4 @@ def resume(
         from tutelage.weights.process_group import in_step, launched
 
         folder = in_step(launched(), found)
-    view_of(folder).resume(folder, options.allow_changes)
+    find_view(folder).resume(folder, options.allow_changes)

@@ -1,4 +1,4 @@
-"""`tutelage rm RUN`: delete a run's folder, after showing what it holds."""
+"""`tutelage rm RUN`: delete a run's folder after listing its content."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def rm(
     import shutil
     from pathlib import Path
 
-    from tutelage.cli.console import shown_path, visible
-    from tutelage.cli.runs import disk_use
+    from tutelage.cli.console import escape, format_path
+    from tutelage.cli.runs import format_disk_use
     from tutelage.errors import RunError
     from tutelage.runs.folder import find, locked
 
@@ -28,9 +28,9 @@ def rm(
             "folder itself, from outside of it"
         )
     with locked(folder):
-        size, names = disk_use(folder.path), sorted(os.listdir(folder.path))
-        shown = f"{visible(shown_path(folder.path))} ({size}: {visible(', '.join(names))})"
+        size, names = format_disk_use(folder.path), sorted(os.listdir(folder.path))
+        shown = f"{escape(format_path(folder.path))} ({size}: {escape(', '.join(names))})"
         if not yes:
             typer.confirm(f"Delete {shown}?", abort=True)
         shutil.rmtree(folder.path)
-    typer.echo(f"deleted {visible(shown_path(folder.path))}, {size}")
+    typer.echo(f"deleted {escape(format_path(folder.path))}, {size}")

@@ -1,8 +1,8 @@
-"""Rollouts on the terminal: one turn by turn with its trace, or a few on a line each.
+"""Rollouts on the terminal: one turn by turn with its trace, or several as two lines each.
 
-`show`, `ask` and dry runs all show a rollout through this module. Arguments of a tool call and
-texts stand as they were written; the observations are those that the next call really held, so an
-edited or cut-off history shows as it was.
+`show`, `ask` and dry runs show rollouts through this module. Tool arguments and texts are printed
+unchanged; observations are those that the next call contained, so that an edited or truncated
+history is visible.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from tutelage.cli.console import facts, number, one_line, prose, say, shown_path, visible
+from tutelage.cli.console import escape, facts, format_path, number, one_line, prose, say
 from tutelage.errors import RunError, StoreError, counted
 from tutelage.resources import POLICY
 from tutelage.runs.folder import RunFolder, every, find
 from tutelage.runs.stored import open_run
-from tutelage.statistics.outcome import cause_words
+from tutelage.statistics.outcome import format_cause
 from tutelage.store import TrainingRow
 from tutelage.tools.loading import user_traceback
 from tutelage.tracing import names, rollout_trees
@@ -30,37 +30,37 @@ from tutelage.tracing.tree import SpanNode
 from tutelage.types import Attempt, Call, Message, Mode, Reward, Rollout, RolloutStatus, ToolResult
 
 _INDENT = 2
-_EACH = 3
-"""Rollouts of each mode that are shown of a run."""
+_PER_MODE = 3
+"""Maximum number of rollouts shown per mode."""
 _TOKENS_SHOWN = 400
 
 
 def show_head(console: Console, rollout: Rollout) -> None:
-    """Which rollout it is, and its result."""
+    """Print the identity, status and reward of a rollout."""
     last = rollout.last
     # "succeeded" would be read as a word on the answer: it says that the rollout came to its end.
     status = "finished" if last.status is RolloutStatus.SUCCEEDED else last.status.value
-    cause = f", {cause_words(last.failure.cause)}" if last.failure else ""
+    cause = f", {format_cause(last.failure.cause)}" if last.failure else ""
     pairs = [
         ("run", rollout.run_id),
         ("task", rollout.task.id),
         ("mode", f"{rollout.mode.value} {rollout.label}".strip()),
         ("place", f"step {rollout.step}, group {rollout.group}, number {rollout.index}"),
         ("status", status + cause),
-        ("reward", reward_words(rollout.reward)),
+        ("reward", format_reward(rollout.reward)),
     ]
     if (answer := rollout.task.fields.get("answer")) is not None:
         pairs.append(("wanted", str(answer)))
-    say(console, ("Rollout ", "bold"), (visible(rollout.id), "bold"))
+    say(console, ("Rollout ", "bold"), (escape(rollout.id), "bold"))
     facts(console, pairs, indent=_INDENT)
 
 
 def show_rollout(
     console: Console, rollout: Rollout, *, tokens: bool = False, graded: bool = True
 ) -> None:
-    """All attempts; of those before the last one only how they failed.
+    """Print all attempts, the earlier ones only with their failures.
 
-    `graded` shows the reward.
+    With `graded` the reward is printed.
     """
     for attempt in rollout.attempts[:-1]:
         say(console, (f"\nattempt {attempt.index}: {attempt.status.value}", "bold"))
@@ -69,9 +69,9 @@ def show_rollout(
 
 
 def show_training(console: Console, rows: Sequence[TrainingRow], *, tokens: bool = False) -> None:
-    """What training made of a rollout; nothing where it was not trained on."""
+    """Print advantages and statistics of the training rows of a rollout."""
     for row in rows:
-        policy = "" if row.policy == POLICY else f", policy {visible(row.policy)}"
+        policy = "" if row.policy == POLICY else f", policy {escape(row.policy)}"
         credit = "" if row.advantages is None else " on average"
         message = f"{number(row.advantage)}{credit} ({row.tokens} trained tokens{policy})"
         facts(console, [("advantage", message)])
@@ -82,11 +82,11 @@ def show_training(console: Console, rows: Sequence[TrainingRow], *, tokens: bool
             text += f"; entropy mean {entropy:.4f}"
             if (weights := row.numbers("importance_weights")) is not None:
                 text += f"; importance weight {min(weights):.3f} to {max(weights):.3f}"
-            _block(console, text, "dim")
+            _print(console, text, "dim")
 
 
-def reward_words(reward: Reward | None) -> str:
-    """`1 (exact 1, format 0.1)`."""
+def format_reward(reward: Reward | None) -> str:
+    """Format a reward with its parts as `1 (exact 1, format 0.1)`."""
     if reward is None:
         return "none"
     parts = ", ".join(f"{name} {number(value)}" for name, value in reward.parts.items())
@@ -110,8 +110,8 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
         for message in new:
             if message.role != "tool":
                 observed = attempt.info is not None and turn > 1
-                say(console, (f"\n{'observation' if observed else visible(message.role)}", "bold"))
-                _block(console, message.content or "")
+                say(console, (f"\n{'observation' if observed else escape(message.role)}", "bold"))
+                _print(console, message.content or "")
                 _show_calls(console, message)
                 continue
             called = message.tool_call_id or ""
@@ -126,7 +126,7 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
     say(console)
     text, name = attempt.final_text, "last reply" if attempt.answer is None else "answer"
     ends = [("answer", "none") if text is None else (name, text)]
-    ends += [("reward", reward_words(attempt.reward))] * graded
+    ends += [("reward", format_reward(attempt.reward))] * graded
     ends += [("info", json.dumps(attempt.info, ensure_ascii=False))] * bool(attempt.info)
     ends += [("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s")]
     facts(console, ends)
@@ -135,18 +135,18 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
 
 def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
     sampled = call.sampled
-    agent = "" if call.agent == "main" else f", {visible(call.agent)}"
+    agent = "" if call.agent == "main" else f", {escape(call.agent)}"
     count = f"{counted(len(sampled.token_ids), 'token')}, " if sampled.token_ids else ""
     earned = "" if call.reward is None else f", reward {number(call.reward)}"
     message = f"  {count}{sampled.stop_reason.value}{agent}{earned}"
     say(console, (f"\nturn {turn}", "bold cyan"), (message, "dim"))
     if call.reply.content:
-        _block(console, call.reply.content)
+        _print(console, call.reply.content)
     _show_calls(console, call.reply)
     for reason in call.parse_errors:
-        _block(console, f"unreadable: {reason}", "red")
+        _print(console, f"unreadable: {reason}", "red")
     if not (call.reply.content or call.reply.tool_calls or call.parse_errors):
-        _block(console, "(nothing)", "dim")
+        _print(console, "(nothing)", "dim")
     if not tokens:
         return
     logprobs, total = sampled.logprobs, sum(sampled.logprobs)
@@ -155,17 +155,17 @@ def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
     if logprobs:
         mean = total / len(logprobs)
         message += f"; logprob mean {mean:.4f}, lowest {min(logprobs):.4f}, sum {total:.4f}"
-    _block(console, message, "dim")
+    _print(console, message, "dim")
     pairs = list(zip(sampled.token_ids, logprobs, strict=False))
     pairs, more = pairs[:_TOKENS_SHOWN], len(pairs) - _TOKENS_SHOWN
-    _block(console, " ".join(f"{token}:{logprob:.3f}" for token, logprob in pairs), "dim")
+    _print(console, " ".join(f"{token}:{logprob:.3f}" for token, logprob in pairs), "dim")
     if more > 0:
-        _block(console, f"and {more} more; all are in: tutelage export RUN --format jsonl", "dim")
+        _print(console, f"and {more} more; all are in: tutelage export RUN --format jsonl", "dim")
 
 
 def _show_calls(console: Console, message: Message) -> None:
     for made in message.tool_calls:
-        _block(console, f"calls {made.name} {made.arguments}", "cyan")
+        _print(console, f"calls {made.name} {made.arguments}", "cyan")
 
 
 def _show_result(console: Console, text: str, result: ToolResult | None, called: str = "") -> None:
@@ -173,21 +173,21 @@ def _show_result(console: Console, text: str, result: ToolResult | None, called:
     name += " " if name else ""
     error = None if result is None else result.error
     message = f"-> {name}{'failed, ' + error + ': ' if error else 'gives '}{text}"
-    _block(console, message, "red" if error else "green")
+    _print(console, message, "red" if error else "green")
 
 
 def _show_failure(console: Console, attempt: Attempt) -> None:
     failure = attempt.failure
     if failure is None:
         return
-    say(console, (f"failed, {cause_words(failure.cause)}: ", "bold red"), visible(failure.message))
+    say(console, (f"failed, {format_cause(failure.cause)}: ", "bold red"), escape(failure.message))
     if failure.traceback:
-        _block(console, user_traceback(failure.traceback).rstrip(), "dim")
+        _print(console, user_traceback(failure.traceback).rstrip(), "dim")
 
 
-def _block(console: Console, text: str, style: str = "") -> None:
-    """Indented text; on a terminal it wraps inside its indent, elsewhere its lines stay whole."""
-    shown = visible(text)
+def _print(console: Console, text: str, style: str = "") -> None:
+    """Print indented text; only a terminal wraps it."""
+    shown = escape(text)
     if console.is_terminal:
         console.print(Padding(Text(shown, style=style), (0, 0, 0, _INDENT)))
         return
@@ -199,31 +199,28 @@ def _block(console: Console, text: str, style: str = "") -> None:
 
 
 def show_one(console: Console, prefix: str, run: str | None, tokens: bool, content: bool) -> None:
-    """Show the rollout whose id begins with `prefix`, in the run `run` or in any; all attributes of
-    its spans with `content`. Raises `StoreError` for several of one run, `RunError` for none."""
+    """Print the rollout whose id begins with `prefix`, in the run `run` or in any run; with
+    `content`, all attributes of its spans. Raises `StoreError` if several rollouts match,
+    `RunError` if none does."""
     folders = every() if run is None else [find(run)]
     # The whole id ends with the name of its run.
-    named = [folder for folder in folders if prefix.endswith(f"_{folder.name}")]
-    rollout, holders = _find_rollout(prefix, [named, folders])
+    folders.sort(key=lambda folder: not prefix.endswith(f"_{folder.name}"))
+    rollout, holder = _find_rollout(prefix, folders)
     show_head(console, rollout)
     show_rollout(console, rollout, tokens=tokens)
-    with open_run(holders[0]) as (store, run_id):
+    with open_run(holder) as (store, run_id):
         recorded = store.spans(run_id, rollout.id)
         trained = store.training_rows(run_id, rollout_id=rollout.id)
     show_training(console, trained, tokens=tokens)
     tree = rollout_trees(rollout, recorded, content=content)[-1]  # of the last attempt
     say(console, ("\nTrace ", "bold"), (tree.span.trace_id, "dim"))
     _show_span(console, tree, "", "", tree.span.start_ns, content)
-    if len(holders) > 1:
-        others = ", ".join(shown_path(folder.path) for folder in holders[1:])
-        message = f"\nOther runs have a rollout whose id begins so: {others}. Choose with --run."
-        say(console, (message, "dim"))
-    command = f"tutelage show {rollout.id} --run {shlex.quote(shown_path(holders[0].path))}"
+    command = f"tutelage show {rollout.id} --run {shlex.quote(format_path(holder.path))}"
     say(console, ("\nThis rollout:", "bold"), f" {command}")
 
 
 def show_dry_run(console: Console, rollout: Rollout, remark: str = "") -> None:
-    """Show the one rollout of a dry run. Raises `typer.Exit` where it failed."""
+    """Print the rollout of a dry run. Raises `typer.Exit` if it failed."""
     show_head(console, rollout)
     show_rollout(console, rollout)
     if remark:
@@ -234,20 +231,20 @@ def show_dry_run(console: Console, rollout: Rollout, remark: str = "") -> None:
 
 
 def show_stored(console: Console, folder: RunFolder) -> None:
-    """How many rollouts a run has stored, why some failed, and a few of them, where it has any."""
+    """Print the number of stored rollouts, the causes of failures, and a few rollouts."""
     if folder.store_address() is None:
         return
     with open_run(folder) as (store, run_id):
         failed = store.failures(run_id, status=RolloutStatus.FAILED)
-        causes = [f"{number(f.number)} {cause_words(str(f.cause))}" for f in failed] or ["none"]
+        causes = [f"{number(f.number)} {format_cause(str(f.cause))}" for f in failed] or ["none"]
         stored = counted(store.count(run_id), "rollout")
         say(console)
         facts(console, [("stored", stored), ("failed", ", ".join(causes))])
-        rollouts = [r for mode in Mode for r in store.rollouts(run_id, mode=mode, limit=_EACH)]
+        rollouts = [r for mode in Mode for r in store.rollouts(run_id, mode=mode, limit=_PER_MODE)]
         rollouts += store.rollouts(run_id, status=RolloutStatus.FAILED, limit=1)
     if not rollouts:
         return
-    path = shown_path(folder.path)
+    path = format_path(folder.path)
     say(console, ("\nA few rollouts", "bold"))
     rollout_lines(console, rollouts)
     say(console, ("\nOne turn by turn:", "bold"), f" tutelage show {rollouts[-1].id} --run {path}")
@@ -255,12 +252,12 @@ def show_stored(console: Console, folder: RunFolder) -> None:
 
 
 def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
-    """Two lines a rollout: how it ended, and its question with its answer."""
+    """Print two lines per rollout: its status, and its question with its answer."""
     for rollout in {rollout.id: rollout for rollout in rollouts}.values():
         last, reward = rollout.last, rollout.reward
-        end = cause_words(last.failure.cause) if last.failure is not None else last.stop or ""
+        end = format_cause(last.failure.cause) if last.failure is not None else last.stop or ""
         grade = "" if reward is None else f"reward {number(reward.value)}"
-        message = f"  {grade:<9} {visible(end):<13} step {rollout.step} "
+        message = f"  {grade:<9} {escape(end):<13} step {rollout.step} "
         name = rollout.label or rollout.mode.value
         message += one_line(name, max(10, console.width - 14 - len(message)))
         # Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix.
@@ -273,28 +270,21 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
             say(console, (f"    {one_line(last.failure.message, 300)}", "dim"))
 
 
-def _find_rollout(
-    prefix: str, places: Sequence[Sequence[RunFolder]]
-) -> tuple[Rollout, list[RunFolder]]:
-    """The rollout whose id begins with `prefix`, and the folders with such a one, newest first, of
-    the first of `places` that has any.
+def _find_rollout(prefix: str, folders: Sequence[RunFolder]) -> tuple[Rollout, RunFolder]:
+    """Return the rollout whose id begins with `prefix`, with its folder, the first that has one.
 
-    Raises `StoreError` when several rollouts of one run do, `RunError` when none does.
+    Raises `StoreError` if several rollouts of one run match, `RunError` if none does.
     """
-    for folders in places:
-        pairs: list[tuple[Rollout, RunFolder]] = []
-        for folder in folders:
-            if folder.store_address() is None:
-                continue
-            with open_run(folder) as (store, run_id):
-                try:
-                    pairs.append((store.find_rollout(prefix, run_id), folder))
-                except StoreError as error:
-                    if len(folders) == 1 or "matches several" in str(error):
-                        raise
-        if pairs:
-            return pairs[0][0], [folder for _, folder in pairs]
-    looked = ", ".join(folder.name for folder in places[-1][:5]) or "no runs"
+    for folder in folders:
+        if folder.store_address() is None:
+            continue
+        with open_run(folder) as (store, run_id):
+            try:
+                return store.find_rollout(prefix, run_id), folder
+            except StoreError as error:
+                if len(folders) == 1 or "matches several" in str(error):
+                    raise
+    looked = ", ".join(folder.name for folder in folders[:5]) or "no runs"
     raise RunError(
         f"no rollout ID starts with {prefix!r} in the runs found here ({looked}); pass its run "
         "with --run FOLDER"
@@ -303,16 +293,16 @@ def _find_rollout(
 
 # ---------------------------------------------------------------- the trace
 
-_NAMED = frozenset({names.OPERATION, names.PROVIDER, names.AGENT, names.TOOL, names.REQUEST_MODEL,
+_KNOWN = frozenset({names.OPERATION, names.PROVIDER, names.AGENT, names.TOOL, names.REQUEST_MODEL,
                     names.RESPONSE_MODEL, names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.ROLLOUT_ID,
                     names.ATTEMPT_ID, names.ERROR_TYPE})  # fmt: skip
-"""Attributes that a line tells already."""
+"""Attributes that the line of a span already shows."""
 
 
 def _show_span(
     console: Console, node: SpanNode, lead: str, below: str, origin: int, content: bool
 ) -> None:
-    """A span with its times, tokens and failure, its events, and the spans below it."""
+    """Print a span with its times, tokens, failure and events, and its child spans."""
     span, attributes, told = node.span, node.span.attributes, list[str]()
     if span.start_ns or span.end_ns:
         offset = (span.start_ns - origin) / 1e9
@@ -326,30 +316,30 @@ def _show_span(
     failed = span.status == "error"
     if failed:
         told.append(f"failed: {one_line(attributes.get(names.ERROR_TYPE, 'error'), 40)}")
-    title = (visible(span.name), "red" if failed else "")
-    message = f"  {visible(', '.join(told))}" if told else ""
+    title = (escape(span.name), "red" if failed else "")
+    message = f"  {escape(', '.join(told))}" if told else ""
     say(console, " " * _INDENT + lead, title, (message, "dim"))
     inner = " " * _INDENT + below + ("│ " if node.children else "  ")
     for event in span.events:
-        if (message := _event(event.name, event.attributes)) is not None:
+        if (message := _format_event(event.name, event.attributes)) is not None:
             say(console, inner, (message, "cyan"))
     room = max(40, console.width - len(inner) - 4)
     for name, value in attributes.items() if content else ():
-        if name not in _NAMED:
+        if name not in _KNOWN:
             say(console, inner, (one_line(f"{name} = {value}", room), "dim"))
     for child in node.children:
         branch, deeper = ("└ ", "  ") if child is node.children[-1] else ("├ ", "│ ")
         _show_span(console, child, below + branch, below + deeper, origin, content)
 
 
-def _event(name: str, attributes: Any) -> str | None:
-    """A score as `reward = 1`, an exception as its type; other events by their name."""
+def _format_event(name: str, attributes: Any) -> str | None:
+    """Format a score as `reward = 1`, an exception with its type, and another event by its name."""
     if name == names.EVALUATION:
         value = attributes.get(names.SCORE)
         message = number(float(value)) if isinstance(value, (int, float)) else str(value)
         label = attributes.get(names.SCORE_LABEL)
         words = f"{attributes.get(names.EVALUATION_NAME, 'score')} = {message}"
-        return visible(words + (f" ({label})" if label else ""))
+        return escape(words + (f" ({label})" if label else ""))
     if name == names.EXCEPTION:
         kind = attributes.get(names.EXCEPTION_TYPE, "exception")
         return one_line(f"{kind}: {attributes.get(names.EXCEPTION_MESSAGE, '')}", 100)

@@ -1,6 +1,7 @@
-"""`tutelage runs`: the runs below a folder, the newest first, each on one line.
+"""`tutelage runs`: the runs in a folder, newest first, one line each.
 
-Only the small files of a run folder are read, never its store, so that a hundred runs list at once.
+Only the small files of a run folder are read, never its store, so that a hundred runs are listed at
+once.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 
 _TAIL_BYTES = 1 << 16
 _STEPS = ("rl_steps", "sft_steps", "cold_start_steps")
-"""Steps in `result.json`, the last phase first."""
+"""Keys of steps in `result.json`, the last phase first."""
 _COLD_START = ("max_steps", "cooldown_steps", "mixed_steps")
-"""Keys of `sft` that add up to the steps of a cold start."""
-_DROPPED = ("seed", "tested", "reward", "age", "steps", "disk", "phase")
-"""What a terminal that is too narrow for all columns goes without, first to last."""
+"""Keys of `sft` whose sum is the number of steps of a cold start."""
+_OPTIONAL_COLUMNS = ("seed", "tested", "reward", "age", "steps", "disk", "phase")
+"""Columns that are removed, in this order, if the terminal is too narrow."""
 
 
 class _RunsOptions(Section):
-    """Which runs are listed."""
+    """Options of `runs`."""
 
     below: Path = Path("runs")
     """Folder that holds runs."""
@@ -36,7 +37,7 @@ class _RunsOptions(Section):
 
 def runs(options: _RunsOptions) -> None:
     """List the runs, newest first."""
-    from tutelage.cli.console import output, plain_table, prose, say, visible
+    from tutelage.cli.console import escape, output, plain_table, prose, say
     from tutelage.runs.folder import every
 
     console = output()
@@ -45,51 +46,51 @@ def runs(options: _RunsOptions) -> None:
         below = str(options.below)
         say(console, f"No runs below {below!r} yet. Start with: tutelage train math")
         return
-    lines = [_run_line(folder, time.time()) for folder in folders]
-    widths = {n: 2 + max(len(n), *(len(visible(line[n])) for line in lines)) for n in lines[0]}
+    lines = [_describe_run(folder, time.time()) for folder in folders]
+    widths = {n: 2 + max(len(n), *(len(escape(line[n])) for line in lines)) for n in lines[0]}
     if not console.is_terminal:
         console.width = max(console.width, sum(widths.values()))
     shown = list(widths)
-    for name in _DROPPED:
+    for name in _OPTIONAL_COLUMNS:
         if sum(widths[n] for n in shown) - 2 > console.width:
             shown.remove(name)
     table = plain_table(*shown, right=("seed", "steps", "success", "reward", "tested", "disk"))
     table.columns[0].no_wrap = True
     for line in lines:
-        table.add_row(*(visible(line[name]) for name in shown))
+        table.add_row(*(escape(line[name]) for name in shown))
     console.print(table)
     if left := [name for name in widths if name not in shown]:
         prose(console, f"left out in this width: {', '.join(left)}", "dim")
 
 
-def _run_line(folder: RunFolder, now: float) -> dict[str, str]:
-    """The line of one run; a file that cannot be read leaves its cell empty."""
+def _describe_run(folder: RunFolder, now: float) -> dict[str, str]:
+    """Return the cells of one run by column; a cell is empty if its file cannot be read."""
     from tutelage.runs.figures import read_object
-    from tutelage.runs.folder import is_held
+    from tutelage.runs.folder import is_locked
 
     config = read_object(folder.config).get("config", {})
     result = read_object(folder.result)
     status = str(result.get("status", "stopped"))
-    last = {} if status == "finished" else (last_lines(folder.metrics) or [{}])[-1]
-    if status != "finished" and is_held(folder):
+    last = {} if status == "finished" else (read_last_lines(folder.metrics) or [{}])[-1]
+    if status != "finished" and is_locked(folder):
         status = "running"
     return {
         "run": folder.name,
         "status": status,
         "phase": str(last.get("phase", "")).replace("_", " "),
         "seed": str(config.get("seed", "")),
-        "steps": _steps_of(folder, config, result),
-        **_measured(result),
-        "disk": disk_use(folder.path),
-        "age": _age(now - folder.config.stat().st_mtime),
+        "steps": _format_steps(folder, config, result),
+        **_format_tests(result),
+        "disk": format_disk_use(folder.path),
+        "age": _format_age(now - folder.config.stat().st_mtime),
     }
 
 
-def _steps_of(folder: RunFolder, config: dict[str, Any], result: dict[str, Any]) -> str:
-    """Steps of training, epochs of a planner or rounds of a search; `40/60` of a training that has
-    not made all its steps, or `13/900` of its cold start. Empty for a run that makes none."""
+def _format_steps(folder: RunFolder, config: dict[str, Any], result: dict[str, Any]) -> str:
+    """Return the steps of training, epochs of a planner or rounds of a search; `40/60` for
+    unfinished training, `13/900` for a cold start, empty for a run without steps."""
     finished = result.get("status") == "finished"
-    lines = (m for m in reversed(last_lines(folder.metrics)) if m.get("phase") != "control")
+    lines = (m for m in reversed(read_last_lines(folder.metrics)) if m.get("phase") != "control")
     last = next(lines, {})
     if not finished and last.get("phase") == "cold_start":
         steps = [config.get("sft", {}).get(key, 0) for key in _COLD_START]
@@ -102,8 +103,8 @@ def _steps_of(folder: RunFolder, config: dict[str, Any], result: dict[str, Any])
     return f"{done}/{wanted}" if short else str(done or "")
 
 
-def disk_use(path: Path) -> str:
-    """Format the bytes of all files below a folder, as `12.3 MB`."""
+def format_disk_use(path: Path) -> str:
+    """Return the total size of the files below a folder, as `12.3 MB`."""
     size = 0
     for file in path.rglob("*"):
         with suppress(OSError):  # a run at work renames and removes files
@@ -112,19 +113,19 @@ def disk_use(path: Path) -> str:
 
 
 def say_state(console: Console, folder: RunFolder) -> None:
-    """Of a run without a result: whether a process works on it, or how to go on."""
+    """Print whether a run without a result is running, or how to continue it."""
     from tutelage.cli.console import say
-    from tutelage.runs.folder import is_held
+    from tutelage.runs.folder import is_locked
     from tutelage.runs.resume_hint import resume_hint
 
-    if is_held(folder):
+    if is_locked(folder):
         say(console, "It is running now.")
     else:
         say(console, "It was stopped. ", resume_hint(folder.path))
 
 
-def last_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines at the end of a metrics file; those that cannot be read are left out."""
+def read_last_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the complete lines at the end of a metrics file; unreadable lines are skipped."""
     from tutelage.bounded import json_lines
 
     if not path.is_file():
@@ -140,12 +141,12 @@ def last_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _measured(result: dict[str, Any]) -> dict[str, str]:
-    """The cells of the tests, sampled before and after, or greedy where an evaluation was greedy
-    alone: success in whole percent, the mean reward, and how many rollouts were judged, with how
-    many tasks were trained on."""
+def _format_tests(result: dict[str, Any]) -> dict[str, str]:
+    """Return the cells of the tests, sampled before and after training, or greedy if only that was
+    evaluated: success in percent, mean reward, and the counts of judged rollouts and of tasks that
+    were trained on."""
     from tutelage.runs.stored_evaluation import REWARD, SUCCESS, read_evaluation
-    from tutelage.tasks.overlap import shared_in
+    from tutelage.tasks.overlap import count_shared
 
     sampled = [read_evaluation(result, f"{when}_sampled") for when in ("before", "after")]
     greedy = [] if any(sampled) else [read_evaluation(result, "after_greedy")]
@@ -154,13 +155,13 @@ def _measured(result: dict[str, Any]) -> dict[str, str]:
     rewards = " -> ".join(f"{v:.2f}" for m in told if (v := REWARD.of(m)) is not None)
     pairs = [f"{m.judged}/{m.rollouts} judged" for m in told if m.judged != m.rollouts]
     counts = pairs or sorted({str(m.rollouts) for m in told if m.rollouts is not None})
-    shared = shared_in(result) if told else 0
+    shared = count_shared(result) if told else 0
     counts += [f"{shared} tasks trained on"] * bool(shared)
     if success:
         success += " % before" if sampled[0] and not sampled[1] else " %"
     return {"success": success, "reward": rewards, "tested": ", ".join(counts)}
 
 
-def _age(seconds: float) -> str:
+def _format_age(seconds: float) -> str:
     units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
     return next((f"{int(seconds // n)} {unit}" for unit, n in units if seconds >= n), "0 s")

@@ -1,7 +1,7 @@
-"""`tutelage serve RUN_OR_MODEL`: a policy, another server's model, or scripted replies for the
-clients of OpenAI and Anthropic.
+"""`tutelage serve RUN_OR_MODEL`: serve a policy, another server's model, or scripted replies to
+OpenAI and Anthropic clients.
 
-The gateway serves; this file opens one session in it, says how to reach it, and waits for Ctrl-C.
+This module opens one session in the gateway, prints how to reach it, and waits for Ctrl-C.
 """
 
 from __future__ import annotations
@@ -30,33 +30,34 @@ _SLOTS = 16
 
 
 class _ServeOptions(Section):
-    """What is served, where, and how it is sampled."""
+    """Options of `serve`."""
 
     upstream: str | None = None
-    """Pass requests on to this OpenAI-compatible base URL, and record them; its key is
+    """Forward requests to this OpenAI-compatible base URL and record them; its key is
     OPENAI_API_KEY."""
     scripted: Path | None = None
     """Serve the replies of a JSONL file; needs no model."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    """Port; 0 is any free one."""
+    """Port; 0 chooses a free one."""
     secret: str | None = None
-    """The API key; else that of TUTELAGE_SECRET, else a random one."""
+    """API key of this server; default: TUTELAGE_SECRET, else a random key."""
     api_key: str | None = None
     """Another name of --secret."""
     allow_origin: Names = ()
-    """Origins of web pages that may ask from a browser, such as http://localhost:3000; "*": any."""
+    """Origins of web pages whose browsers may send requests, such as http://localhost:3000; "*":
+    any."""
     slots: Count | None = None
-    """Requests sampled at the same time; else 16."""
+    """Maximum concurrent requests; default: 16."""
     max_length: Annotated[int, Field(ge=2)] | None = None
-    """Tokens of prompt and reply; else the run's."""
+    """Context length in tokens; default: the run's."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    """Where a request names none; else 1, or what the other server has."""
+    """Temperature of requests that set none; default: 1, or the upstream server's."""
     max_tokens: Count | None = None
-    """Tokens of a reply where a request names no limit; else 512 for a model on a CPU."""
+    """Maximum tokens per reply of requests that set no limit; default: 512 for a model on a CPU."""
     seed: CountOrZero | None = None
-    """Seed of the samples; else 0."""
+    """Random seed of sampling; default: 0."""
     record: Path | None = None
     """Append every call to a JSONL file, with token ids, and the spans that agents send."""
 
@@ -79,14 +80,14 @@ def serve(
     from tutelage.tracing.ingest import ingest_traces
     from tutelage.types import UNBOUNDED, Sampling
 
-    secret = _secret(options)
+    secret = _read_secret(options)
     gateway = Gateway(
         host=options.host,
         port=options.port,
         secret=secret,
         allow_origins=options.allow_origin,
     )
-    client = _client(target, options, gateway)
+    client = _make_client(target, options, gateway)
     log = None if options.record is None else CallLog(options.record)
     # Another server's model is announced by the name that it has there.
     name = str(target) if options.upstream else Path(str(options.scripted or target)).name
@@ -100,7 +101,7 @@ def serve(
     )
     with ExitStack() as stack:
         if log is not None:
-            stack.callback(_close, log, gateway.recorder)
+            stack.callback(_close_log, log, gateway.recorder)
         stack.enter_context(gateway)
         attempt_session = gateway.open(
             "serve",
@@ -124,14 +125,15 @@ def serve(
         facts(messages(), [("tokens", tokens)])
         say(messages(), (f"serving {name}; stop with Ctrl-C", "dim"))
         try:
-            _wait(gateway)
+            while gateway.serving:  # Ctrl-C, SIGTERM and SIGHUP interrupt it
+                time.sleep(0.5)
         finally:
             attempt_session.stop()
 
 
-def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> ChatClient:
-    """What answers. Raises `ConfigError` for options that contradict."""
-    from tutelage.cli.console import fetch, waiting
+def _make_client(target: str | None, options: _ServeOptions, gateway: Gateway) -> ChatClient:
+    """Return the client that answers requests. Raises `ConfigError` for contradictory options."""
+    from tutelage.cli.console import fetch, show_status
     from tutelage.errors import ConfigError
     from tutelage.seeds import SeedTree
 
@@ -166,40 +168,35 @@ def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> Cha
         return Upstream(url, key, str(target), seeds=drawn, defaults=defaults)
     gateway.check_address()
     fetch(target)
-    with waiting("loading the model ..."):
-        from tutelage.evaluate.targets import served
+    with show_status("loading the model ..."):
+        from tutelage.evaluate.targets import load_served
 
         slots, length = options.slots or _SLOTS, options.max_length
-        return served(str(target), slots=slots, max_length=length, seed=options.seed or 0)
+        return load_served(str(target), slots=slots, max_length=length, seed=options.seed or 0)
 
 
-def _secret(options: _ServeOptions) -> str | None:
-    """The key that the user chose. Raises `ConfigError` for one that no client can send."""
-    from tutelage.config.api_keys import checked_api_key
+def _read_secret(options: _ServeOptions) -> str | None:
+    """Return the API key that the user chose. Raises `ConfigError` for a key that clients cannot
+    send."""
+    from tutelage.config.api_keys import validate_api_key
     from tutelage.errors import ConfigError
 
     typed = {"--secret": options.secret, "--api-key": options.api_key}
     where = next((name for name, key in typed.items() if key), "TUTELAGE_SECRET")
     secret = typed.get(where) or os.environ.get(where) or None
-    if secret is not None and checked_api_key(secret, where) != secret:
+    if secret is not None and validate_api_key(secret, where) != secret:
         why = "starts or ends with whitespace, which clients do not send; remove it"
         raise ConfigError(f"the key in {where} {why}")
     return secret
 
 
-def _close(log: CallLog, recorder: Recorder) -> None:
-    """Close the record, and say how many calls are not in it."""
-    from tutelage.cli.failures import tell
+def _close_log(log: CallLog, recorder: Recorder) -> None:
+    """Close the record and print the number of calls that are missing in it."""
+    from tutelage.cli.failures import warn
 
     log.close()
     if lost := recorder.dropped + recorder.failed:
-        tell(
+        warn(
             f"Calls that are not in {str(log.path)!r}: {lost} ({recorder.dropped} came "
             f"faster than they were written, {recorder.failed} could not be written)."
         )
-
-
-def _wait(gateway: Gateway) -> None:
-    """Until Ctrl-C, SIGTERM or SIGHUP, which is how serving ends."""
-    while gateway.serving:
-        time.sleep(0.5)

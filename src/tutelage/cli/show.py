@@ -1,7 +1,7 @@
-"""`tutelage show RUN|ROLLOUT`: what a run did, or one rollout turn by turn.
+"""`tutelage show RUN|ROLLOUT`: a run, or one rollout turn by turn.
 
-A name is a run when a run folder has it, otherwise the beginning of a rollout's id. A run is shown
-by the view of its kind (`kinds.py`), a rollout by `rollout_view.py`.
+A name is that of a run if a run folder has it, else the beginning of a rollout's id. The view of
+its kind (`kinds.py`) shows a run, `rollout_view.py` a rollout.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ ROLLOUT_PREFIX = "roll"
 
 
 class _ShowOptions(Section):
-    """Where a rollout is looked for, what is shown of it, and which rollouts of a run are."""
+    """Options of `show`."""
 
     run: str | None = None
-    """Look for the rollout in this run only."""
+    """Search for the rollout only in this run."""
     tokens: bool = False
-    """Of a rollout: token ids and log-probabilities."""
+    """For a rollout: show token ids and log-probabilities."""
     content: bool = False
-    """Of a rollout: all attributes of its spans."""
+    """For a rollout: show all attributes of its spans."""
     rollouts: Count | None = None
-    """Of a run: list N rollouts."""
+    """For a run: list N rollouts."""
     step: CountOrZero | None = None
-    """Of a run: list rollouts of this step."""
+    """For a run: list rollouts of this step."""
     failed: bool = False
-    """Of a run: list rollouts that failed."""
+    """For a run: list failed rollouts."""
 
 
 def show(
@@ -40,8 +40,8 @@ def show(
     options: _ShowOptions,
 ) -> None:
     """Show what a run did, or one rollout turn by turn."""
-    from tutelage.cli.console import output, say, shown_path
-    from tutelage.cli.kinds import view_of
+    from tutelage.cli.console import format_path, output, say
+    from tutelage.cli.kinds import find_view
     from tutelage.cli.rollout_view import rollout_lines, show_one
     from tutelage.errors import counted
     from tutelage.runs.folder import find
@@ -68,7 +68,7 @@ def show(
         matches = f"{counted(count, 'rollout')} {'matches' if count == 1 else 'match'}"
         say(console, (matches, "dim"))
         if chosen:
-            command = f"tutelage show {chosen[-1].id} --run {shown_path(folder.path)}"
+            command = f"tutelage show {chosen[-1].id} --run {format_path(folder.path)}"
             say(console, ("One turn by turn:", "bold"), f" {command}")
     else:
-        view_of(folder).show(console, folder)
+        find_view(folder).show(console, folder)

@@ -1,10 +1,8 @@
-"""`tutelage train RECIPE`: resolve the configuration, make the run folder, run the job.
+"""`tutelage train RECIPE`: resolve the configuration, create the run folder, run the job.
 
-Prompt searches have a configuration and a job of their own (`prompt_train.py`).
-
-Flags are spellings of keys and are passed on as they were typed, so the configuration checks them
-all together and names what is wrong before any model loads. `job.py` runs the
-job; `resume.py` continues one.
+Prompt searches have their own configuration and job (`prompt_train.py`). Flags are spellings of
+keys and are passed on as typed; the configuration checks them together before a model loads.
+`job.py` runs the job, `resume.py` continues one.
 """
 
 from __future__ import annotations
@@ -17,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tutelage.cli.prompt_train import (
-    searches,
+    convert_prompt_flags,
+    is_prompt_search,
     train_prompts,
-    weights_flags,
 )
 from tutelage.config.fields import Paths, Section
 from tutelage.errors import ConfigError
@@ -35,13 +33,13 @@ if TYPE_CHECKING:
     from tutelage.weights.sft import SFTPreview
 
 _UNSET = ("", "default")
-"""Origins of a value that nothing has set."""
+"""Origins of values that the user did not set."""
 Text = str | None
-"""A flag as it is typed: what a number or a name must look like is for the configuration to say."""
+"""Flag as it was typed; the configuration validates it."""
 
 
 class _TrainFlags(Section):
-    """Keys that have a flag of their own, each by one of its spellings."""
+    """Flags of `train` that are spellings of keys."""
 
     algorithm: Text = None
     """Weights: `rl` from rewards, `sft` from demonstrations, or a method of `rl` such as `grpo` or
@@ -109,7 +107,7 @@ class _TrainFlags(Section):
 
 
 class _TrainOptions(Section):
-    """What a command says beside keys."""
+    """Flags of `train` that are not keys."""
 
     config: Path | None = None
     """Configuration keys from a JSON or TOML file."""
@@ -160,11 +158,11 @@ def train(
     train planner          Planner: plans and workers; see its own --help.
     """
     values = {name: value for name, value in flags if value not in (None, (), False)}
-    recipe, overrides = in_environment(recipe, overrides or (), values)
+    recipe, overrides = resolve_recipe(recipe, overrides or (), values)
     own, config, dry_run = is_file_reference(recipe), options.config, options.dry_run
     _check_recipe(recipe)
     overrides += ["model.path=null"] * options.from_scratch
-    search = searches(recipe, values.get("algorithm"))
+    search = is_prompt_search(recipe, values.get("algorithm"))
     if options.all and (search or not dry_run):
         raise ConfigError("--all needs --dry-run and training of weights; remove it")
     if options.from_scratch and search:
@@ -175,11 +173,11 @@ def train(
         return
     if own:
         runners = {"runners": values.pop("runners")} if "runners" in values else {}
-        _train_agent(recipe, overrides, weights_flags(values) | runners, options)
+        _train_agent(recipe, overrides, convert_prompt_flags(values) | runners, options)
         return
-    from tutelage.cli.console import fetch, waiting
+    from tutelage.cli.console import fetch, show_status
 
-    with waiting("loading torch ..."):
+    with show_status("loading torch ..."):
         from tutelage.policy.machine import machine_facts
         from tutelage.weights.config import resolve
         from tutelage.weights.process_group import in_step, launched
@@ -189,7 +187,7 @@ def train(
     resolved = in_step(
         group,
         lambda: resolve(
-            recipe, overrides, machine=machine, flags=weights_flags(values), file=config
+            recipe, overrides, machine=machine, flags=convert_prompt_flags(values), file=config
         ),
     )
     in_step(group, lambda: fetch(resolved.config.model.path))
@@ -198,27 +196,27 @@ def train(
         from tutelage.runs.folder import RunFolder
         from tutelage.weights import jobs
 
-        folder = RunFolder(group.agree(lambda: _place(resolved)))
+        folder = RunFolder(group.agree(lambda: _create_run_folder(resolved)))
         run_job(folder, partial(jobs.train, resolved, folder), group.rank)
     elif group.rank == 0:
-        _dry_run(resolved, options.all)
+        _run_dry(resolved, options.all)
 
 
-def in_environment(
+def resolve_recipe(
     recipe: str, overrides: Sequence[str], flags: Mapping[str, Any]
 ) -> tuple[str, list[str]]:
-    """Return the recipe and the overrides, where the recipe may be left out for an environment.
-    Raises `ConfigError` where nothing says what to train."""
+    """Return the recipe and the overrides; with an environment the recipe may be omitted. Raises
+    `ConfigError` without a recipe and an environment."""
     if "=" in recipe and "environment" in flags:
         recipe, overrides = "", [recipe, *overrides]
     if not recipe and "environment" not in flags:
         raise ConfigError("Missing argument 'RECIPE': pass one, AGENT.py, or --environment NAME")
-    search = searches("rl", flags.get("algorithm"))
+    search = is_prompt_search("rl", flags.get("algorithm"))
     return recipe or ("math" if search else "rl"), [*overrides]
 
 
 def _check_recipe(recipe: str) -> None:
-    """Raise `ConfigError` for a recipe that does not come first, or that there is not."""
+    """Raise `ConfigError` for an unknown recipe, or one that is not the first argument."""
     from tutelage.weights.config.presets import RECIPES
 
     if is_file_reference(recipe):
@@ -235,13 +233,14 @@ def _check_recipe(recipe: str) -> None:
         )
 
 
-def _place(resolved: Resolved) -> Path:
-    """The run folder, made where it is new; what has no effect on the run is said."""
+def _create_run_folder(resolved: Resolved) -> Path:
+    """Return the path of the run folder, which is created if it is new; print keys without
+    effect."""
     from tutelage.runs.folder import folder_at, place_of
     from tutelage.weights.paths import continued
 
     # The job itself notes the warnings.
-    for line in _unused(resolved):
+    for line in _list_unused(resolved):
         typer.echo(line, err=True)
     config, name = resolved.config, resolved.config.trainer.experiment_name
     if config.output is None and (place := continued(resolved)) is not None:
@@ -254,8 +253,8 @@ def _place(resolved: Resolved) -> Path:
     return folder_at(place).path
 
 
-def _dry_run(resolved: Resolved, all_keys: bool) -> None:
-    from tutelage.cli.console import messages, output, prose, say, waiting
+def _run_dry(resolved: Resolved, all_keys: bool) -> None:
+    from tutelage.cli.console import messages, output, prose, say, show_status
     from tutelage.errors import TutelageError
     from tutelage.weights import jobs
     from tutelage.weights.sft import SFTPreview
@@ -264,7 +263,7 @@ def _dry_run(resolved: Resolved, all_keys: bool) -> None:
     notes: list[str] = []
     sft = resolved.config.recipe == "sft"
     try:
-        with waiting("reading demonstrations ..." if sft else "playing one task ..."):
+        with show_status("reading demonstrations ..." if sft else "playing one task ..."):
             rollout = jobs.dry_run(resolved, notes.append)
     except TutelageError:
         for note in notes:
@@ -296,41 +295,41 @@ def _show_dry_run(rollout: Rollout, resolved: Any, notes: Sequence[str], all_key
 def _train_agent(
     reference: str, overrides: Sequence[str], flags: Mapping[str, Any], options: _TrainOptions
 ) -> None:
-    """Train the agent in a file, or in a dry run show the configuration and play one task."""
+    """Train the agent of a file; in a dry run show the configuration and play one task."""
     from tutelage.agents.loading import load_agent
-    from tutelage.cli.console import fetch, waiting
+    from tutelage.cli.console import fetch, show_status
     from tutelage.cli.job import run_job
     from tutelage.runs.folder import RunFolder, place_of
     from tutelage.runs.progress import Progress
 
-    with waiting("loading torch ..."):
-        from tutelage.trainer.agent_file import keys_of, trainer_of, with_file
+    with show_status("loading torch ..."):
+        from tutelage.trainer.agent_file import keys_of, make_trainer, merge_file
         from tutelage.weights.process_group import in_step, launched
 
     group, dry = launched(), options.dry_run
-    flags = in_step(group, lambda: with_file(flags, options.config))
+    flags = in_step(group, lambda: merge_file(flags, options.config))
     agent, _ = in_step(group, lambda: load_agent(reference))
     in_step(group, lambda: fetch(flags.get("model")))
     keys = in_step(group, lambda: keys_of(overrides, flags, options.config))
     if dry and group.rank:
         return
     if dry:
-        trainer = trainer_of(keys, flags, None, Progress())
-        with waiting("playing one task ..."):
+        trainer = make_trainer(keys, flags, None, Progress())
+        with show_status("playing one task ..."):
             (rollout,) = trainer.dev(reference, n=1).rollouts
         _show_dry_run(rollout, keys.resolved, (), options.all)
         return
     place = group.agree(lambda: place_of(flags.get("output"), agent.name))
 
     def job(progress: Progress) -> dict[str, Any]:
-        return trainer_of(keys, flags, place, progress).fit(reference).details
+        return make_trainer(keys, flags, place, progress).fit(reference).details
 
     run_job(RunFolder(place), job, group.rank)
 
 
 def _show_preview(console: Console, found: SFTPreview) -> None:
-    """The first demonstration with what of it is trained, and how much there is."""
-    from tutelage.cli.console import facts, number, say, visible
+    """Print the first demonstration with its trained part marked, and the size of the data."""
+    from tutelage.cli.console import escape, facts, number, say
     from tutelage.errors import counted
 
     # A pipe, a file and a terminal without colours say it in marks.
@@ -338,7 +337,7 @@ def _show_preview(console: Console, found: SFTPreview) -> None:
     how = "is green" if coloured else "stands between >>> and <<<"
     say(console, (f"The first demonstration; what is trained {how}", "bold"))
     for text, trained in found.pieces:
-        shown = visible(text) if coloured or not trained else f">>>{visible(text)}<<<"
+        shown = escape(text) if coloured or not trained else f">>>{escape(text)}<<<"
         say(console, (shown, "green" if trained else "dim"))
     say(console)
     rows = f"{counted(found.rows, 'row')}, {counted(found.tokens, 'token')}"
@@ -350,8 +349,8 @@ def _show_preview(console: Console, found: SFTPreview) -> None:
 
 
 def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_keys: bool) -> None:
-    """Print the keys that something sets or follows from, or all, each with its value and origin;
-    then notes, warnings and keys without effect."""
+    """Print the keys that were set or derived, or with `all_keys` all keys, with values and
+    origins, then notes, warnings and keys without effect."""
     from tutelage.cli.console import prose, say, show_keys
 
     rows = [
@@ -362,9 +361,9 @@ def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_
     for line in notes:
         say(console)
         prose(console, line)
-    for line in (*(f"Warning: {text}" for text in resolved.warnings), *_unused(resolved)):
+    for line in (*(f"Warning: {text}" for text in resolved.warnings), *_list_unused(resolved)):
         prose(console, line, "yellow")
 
 
-def _unused(resolved: Resolved) -> list[str]:
+def _list_unused(resolved: Resolved) -> list[str]:
     return [f"Warning: {key} has no effect: {why}" for key, why in resolved.unused.items()]

@@ -1,7 +1,7 @@
-"""`tutelage validate TASKS --reward R`: prove a grader before money is spent.
+"""`tutelage validate TASKS --reward R`: test a reward function before training.
 
-The probes are `rewards/validation.py`'s; this file shows them, as a table or as JSON, and exits
-with 1 when one failed.
+`rewards/validation.py` has the checks; this module prints them as a table or as JSON, and exits
+with 1 if one failed.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _SHOWN = 2
 
 
 class _ValidateOptions(Section):
-    """Which reward is tried, and on what."""
+    """Options of `validate`."""
 
     reward: str
     """Reward by name or FILE.py:function."""
     gold: str | None = None
-    """Field with the right answer; else solution or answer."""
+    """Field with the right answer; default: solution or answer."""
     limit: Count = 20
-    """Tasks to try, from the first."""
+    """Number of tasks to test, from the first."""
     judge_base_url: str | None = None
     """Server of the reward llm_judge."""
     judge_model: str | None = None
     """Model of the reward llm_judge."""
     allow_unsandboxed: bool = False
-    """Run code even where no sandbox works."""
+    """Run code even if no sandbox works."""
 
 
 def validate(
@@ -72,7 +72,7 @@ def validate(
 
 
 def _show_probes(console: Console, probes: list[Probe], reward: str, tasks: int) -> None:
-    """A table of the probes, then what is wrong, with an example and advice."""
+    """Print a table of the checks, then each failed check with an example and advice."""
     from tutelage.cli.console import number, one_line, plain_table, say
     from tutelage.errors import counted
 

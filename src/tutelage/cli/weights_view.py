@@ -1,4 +1,4 @@
-"""What the command line shows of a training of weights: how it goes on, and its page of numbers.
+"""View of a run that trains weights: how it resumes, and its metrics.
 
 `outcome.py` has the tables of a result.
 """
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from tutelage.runs.folder import RunFolder
     from tutelage.runs.progress import Progress
 
-_METRICS: dict[str, tuple[str, ...]] = {
+_COLUMNS: dict[str, tuple[str, ...]] = {
     "reward": ("reward/mean",),
     "loss": ("loss/policy", "loss/sft"),
     "max |Δlogp|": ("max_dlogp",),
 }
-"""The columns of the phases, each with the metrics that may fill it."""
+"""Columns of the table of phases, each with the metrics that may fill it."""
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Continue a training and show its result."""
+    """Resume a training and show its result."""
     from tutelage.cli.job import run_job
-    from tutelage.trainer.agent_file import resume_agent, trained_file
+    from tutelage.trainer.agent_file import resume_agent
     from tutelage.weights import jobs
     from tutelage.weights.process_group import launched
 
-    resumed = jobs.resume if trained_file(folder) is None else resume_agent
+    resumed = jobs.resume if folder.own_agent()[0] is None else resume_agent
 
     def job(progress: Progress) -> dict[str, Any]:
         return resumed(folder, progress, allow_changes=allow_changes)
@@ -40,7 +40,7 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """What was set, the phases, the outcome, and a few rollouts."""
+    """Print the settings, the phases, the outcome, and a few rollouts."""
     from tutelage.cli.console import facts, say
     from tutelage.cli.outcome import show_outcome
     from tutelage.cli.rollout_view import show_stored
@@ -69,17 +69,17 @@ def show(console: Console, folder: RunFolder) -> None:
 
 
 def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:
-    """One row a phase: its steps, and where its metrics began and ended."""
+    """Print one row per phase: its steps, and the first and last values of its metrics."""
     from tutelage.cli.console import number, plain_table
 
     lines = [line for line in lines if line.get("step")]  # a measurement is no step
     if not lines:
         return
-    names = ("steps", *_METRICS)
+    names = ("steps", *_COLUMNS)
     table = plain_table("phase", *names, right=names)
     for phase, group in itertools.groupby(lines, key=lambda line: str(line.get("phase", ""))):
         rows, cells = list(group), list[str]()
-        for keys in _METRICS.values():
+        for keys in _COLUMNS.values():
             items = (row[key] for row in rows for key in keys if key in row)
             values = [float(value) for value in items if isinstance(value, (int, float))]
             course = f"{number(values[0])} -> {number(values[-1])}" if values else ""

@@ -1,9 +1,9 @@
-"""The keys of a run: schema, spellings, the grammar of overrides, and how findings are told.
+"""Configuration keys of a run: schema, aliases, overrides, and error messages.
 
-`RunConfig` is what the rest of the package reads of a training, `Resolved` the record of where each
-value came from; `weights/config/` makes one. Searches and planners have models of their own of the
-same parts (`fields.py`, `keys.py`, `overrides.py`, `issues.py`). Importing this package loads
-neither torch nor Hydra.
+`RunConfig` is the configuration of a training, `Resolved` adds the origin of each value;
+`weights/config/` resolves it. Searches and planners have models of their own made from the same
+parts (`fields.py`, `keys.py`, `overrides.py`, `issues.py`). Importing this package loads neither
+torch nor Hydra.
 """
 
 from tutelage.config.facts import Machine

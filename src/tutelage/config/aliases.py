@@ -1,8 +1,8 @@
-"""Every spelling of every key: the guide's long names, and short ones to type.
+"""Spellings of every key: the long names of the agent-RL guide, and short ones to type.
 
-One table, so that there is one answer to "is this a key?". The canonical key is the schema's; a
-spelling maps to it by name or by prefix. An unknown spelling is answered with the nearest known
-one. Two spellings that set one key to different values are refused by `resolve.py`.
+The canonical key is the schema's; other spellings map to it by name or by prefix. An unknown
+spelling is answered with the nearest known one. `resolve.py` rejects two spellings that set one key
+to different values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHORT = (
     *("algorithm.adv_estimator", "actor.policy_loss.loss_mode", "agent.agent_type"),
     *("actor.optim.lr", "rollout.temperature", "trainer.minutes", "trainer.logger"),
 )
-"""Keys whose last word alone means them too."""
+"""Keys that may also be set by their last word alone."""
 NAMES: Mapping[str, str] = {key.rpartition(".")[2]: key for key in _SHORT} | {
     # The guide's.
     "agent.model_name_or_path": "model.path",
@@ -66,13 +66,13 @@ NAMES: Mapping[str, str] = {key.rpartition(".")[2]: key for key in _SHORT} | {
     "steps": "trainer.total_training_steps",
     "epochs": "trainer.total_epochs",
 }
-"""Other whole names -> canonical key. A name that is also a section (`model`) takes one value."""
+"""Other names by spelling, with their canonical key. A name that is also a section (`model`) takes
+one value."""
 
 
-def canonical(spelling: str, value: Any) -> str:
-    """The canonical key of a spelling. Raises `ConfigIssue` with the nearest spelling when
-    unknown."""
-    if (key := _lookup(spelling)) is not None:
+def canonical_key(spelling: str, value: Any) -> str:
+    """Return the canonical key of a spelling. Raises `ConfigIssue` for an unknown spelling."""
+    if (key := _find_key(spelling)) is not None:
         return key
     if (section := canonical_section(spelling)) is not None:
         first = next(key for key in leaf_fields() if key.startswith(f"{section}."))
@@ -85,7 +85,7 @@ def canonical(spelling: str, value: Any) -> str:
 
 
 def canonical_section(spelling: str) -> str | None:
-    """The canonical name of a section, None when the spelling names none."""
+    """Return the canonical name of a section; None for another name."""
     name = f"{spelling}."
     for long, short in PREFIXES.items():
         name = short + name.removeprefix(long) if name.startswith(long) else name
@@ -93,7 +93,7 @@ def canonical_section(spelling: str) -> str | None:
 
 
 def nearest(spelling: str) -> str | None:
-    """The known spelling most like an unknown one, None when nothing comes close."""
+    """Return the known spelling that is most similar to an unknown one; None if none is similar."""
     if slip := difflib.get_close_matches(spelling, all_spellings(), n=1, cutoff=0.85):
         return slip[0]
     # A last word that exists elsewhere (`clip_grad`, `trainer.lr`) says more than faint likeness.
@@ -110,28 +110,28 @@ def nearest(spelling: str) -> str | None:
 
 @cache
 def spellings(key: str) -> tuple[str, ...]:
-    """The other spellings of a canonical key, sorted."""
+    """Return the other spellings of a canonical key, sorted."""
     by_name = {name for name, target in NAMES.items() if target == key}
     by_prefix = {
         long + key.removeprefix(short)
         for long, short in PREFIXES.items()
-        if key.startswith(short) and _lookup(long + key.removeprefix(short)) == key
+        if key.startswith(short) and _find_key(long + key.removeprefix(short)) == key
     }
     return tuple(sorted(by_name | by_prefix))
 
 
 @cache
 def all_spellings() -> tuple[str, ...]:
-    """Every canonical key and every other spelling, canonical ones first."""
+    """Return every canonical key, then every other spelling."""
     return (*leaf_fields(), *(name for key in leaf_fields() for name in spellings(key)))
 
 
-def _lookup(spelling: str) -> str | None:
+def _find_key(spelling: str) -> str | None:
     if spelling in leaf_fields():
         return spelling
     if spelling in NAMES:
         return NAMES[spelling]
     for long, short in PREFIXES.items():
         if spelling.startswith(long):
-            return _lookup(short + spelling.removeprefix(long))
+            return _find_key(short + spelling.removeprefix(long))
     return None

@@ -1,7 +1,7 @@
-"""Keys of servers, as the environment or a program gives them.
+"""API keys of servers, from the environment or from a program.
 
-A key is sent in a header of each request. What no header can carry is refused before the first, in
-words that do not have the key: the errors of HTTP clients show the header.
+A key is sent in a header of each request. A key that a header cannot carry is rejected before the
+first request, in a message without the key, since errors of HTTP clients would show it.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from tutelage.errors import ConfigError
 
 
 def api_key_of(env: Mapping[str, str], *names: str) -> str | None:
-    """The key in the first of these variables that is set; None where none is, or all are empty.
+    """Return the first key that is set in these variables; None if none is set.
 
-    Raises `ConfigError` for one that no header can carry.
+    Raises `ConfigError` for a key that a header cannot carry.
     """
-    keys = (checked_api_key(env.get(name), name) for name in names)
+    keys = (validate_api_key(env.get(name), name) for name in names)
     return next((key for key in keys if key is not None), None)
 
 
-def checked_api_key(key: str | None, name: str) -> str | None:
-    """A key without the white space around it, None where nothing is left. `name` says in an error
-    where it is from.
+def validate_api_key(key: str | None, name: str) -> str | None:
+    """Return a key without surrounding white space, None if it is empty. `name` is its source in
+    errors.
 
-    Raises `ConfigError` for one that no header can carry.
+    Raises `ConfigError` for a key that a header cannot carry.
     """
     key = (key or "").strip()
-    if wrong := unsendable(key):
+    if wrong := find_bad_character(key):
         raise ConfigError(
             f"invalid API key in {name}: {wrong}; set {name} to the key issued by the server"
         )
     return key or None
 
 
-def unsendable(value: str) -> str:
-    """Why no header can carry a value, without the value; empty where one can."""
+def find_bad_character(value: str) -> str:
+    """Return why a header cannot carry a value, without the value; empty if it can."""
     for at, character in enumerate(value, 1):
         if not (character.isascii() and character.isprintable()):
             return (

@@ -1,10 +1,9 @@
-"""The small types that configuration fields are made of, and the base of every section and run.
+"""Types of configuration fields, and the base classes of sections and runs.
 
-A value reaches a field from three sides: a shell (text), an override grammar (numbers, lists) and a
-JSON file. These types accept what each side can say for the same thing (`calculator`, `a,b` and
-`[a, b]` are all lists of names) and refuse what only looks right (`true` where a number is meant).
-The sections themselves are in `schema.py` and `rl.py`; how a refused value is described, in
-`keys.py`.
+A value comes from a shell (text), from an override (numbers, lists) or from a JSON file. These
+types accept the same value in each form (`calculator`, `a,b` and `[a, b]` are all lists of names)
+and reject values that only look right (`true` for a number). The sections themselves are in
+`schema.py` and `rl.py`; `keys.py` describes rejected values.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 class Section(BaseModel):
-    """A frozen group of keys; an unknown key or a number that is not finite is refused."""
+    """Frozen group of keys; unknown keys and numbers that are not finite are rejected."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -41,19 +40,19 @@ def _split_names(value: Any) -> Any:
     if isinstance(value, str):
         value = value[1:-1] if value[:1] + value[-1:] == "[]" else value  # as in `--tools []`
         return tuple(name.strip() for name in value.split(",") if name.strip())
-    return _one_path(value)
+    return _split_paths(value)
 
 
-def _one_path(value: Any) -> Any:
+def _split_paths(value: Any) -> Any:
     if value is None or isinstance(value, str):  # a path may hold a comma: text is one path
         return (value,) if value else ()
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
 
 
 def read_success(text: str) -> tuple[str | None, float | None]:
-    """`right`, `>=0.5` or `right>=0.5` as the part of the reward and the bound that it reaches.
+    """Return the reward part and the minimum of `right`, `>=0.5` or `right>=0.5`.
 
-    Raises `ValueError` for anything else.
+    Raises `ValueError` for any other text.
     """
     name, bounded, bound = (piece.strip() for piece in text.partition(">="))
     try:
@@ -69,7 +68,7 @@ def read_success(text: str) -> tuple[str | None, float | None]:
     return name or None, number if bounded else None
 
 
-def _success(value: Any) -> Any:
+def _check_success(value: Any) -> Any:
     if value is not None:
         read_success(value if isinstance(value, str) else "")
     return value
@@ -104,27 +103,27 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
 NamesOrNone = Annotated[
     tuple[str, ...] | None, BeforeValidator(lambda v: None if v is None else _split_names(v))
 ]
-Paths = Annotated[tuple[str, ...], BeforeValidator(_one_path)]
+Paths = Annotated[tuple[str, ...], BeforeValidator(_split_paths)]
 
 
-def _like(*examples: str, **bounds: Any) -> Any:
-    """A text field with examples, which messages show."""
+def _text_field(*examples: str, **bounds: Any) -> Any:
+    """Return a text field with examples for error messages."""
     return Field(json_schema_extra={"examples": list(examples)}, **bounds)
 
 
-SuccessRule = Annotated[str, _like("right", "'>=0.5'"), BeforeValidator(_success)]
-"""What counts as success: a part of the reward, a bound, or a part and its bound."""
+SuccessRule = Annotated[str, _text_field("right", "'>=0.5'"), BeforeValidator(_check_success)]
+"""Definition of success: a part of the reward, a minimum, or a part and its minimum."""
 
-Url = Annotated[str, _like("http://localhost:4318", pattern="^https?://[^/]")]
-ServerUrl = Annotated[str, _like("http://HOST:PORT", pattern="^https?://[^/]+/?$")]
+Url = Annotated[str, _text_field("http://localhost:4318", pattern="^https?://[^/]")]
+ServerUrl = Annotated[str, _text_field("http://HOST:PORT", pattern="^https?://[^/]+/?$")]
 ServerUrls = Annotated[tuple[ServerUrl, ...], BeforeValidator(_split_names)]
-ClusterAddress = Annotated[str, _like("auto", "10.0.0.5:6379", pattern=r"^(auto|[^/]+:\d+)$")]
+ClusterAddress = Annotated[str, _text_field("auto", "10.0.0.5:6379", pattern=r"^(auto|[^/]+:\d+)$")]
 
-Arguments = Annotated[str, _like("'{\"size\": 3}'"), BeforeValidator(_json_object)]
+Arguments = Annotated[str, _text_field("'{\"size\": 3}'"), BeforeValidator(_json_object)]
 """Arguments by name, as the text of a JSON object."""
 
-Extension = Annotated[str, _like("a registered name", "FILE.py:name", min_length=1)]
-"""A thing that a user may add to, by its registered name or in a file; see `extensions.py`."""
+Extension = Annotated[str, _text_field("a registered name", "FILE.py:name", min_length=1)]
+"""Name of a registered extension, or FILE.py:name; see `extensions.py`."""
 
 _VLLM_ALIASES = BeforeValidator(lambda v: "vllm" if v in ("async_verl", "async_vllm") else v)
 EngineName = Annotated[Literal["native", "vllm", "openai"], _VLLM_ALIASES]
@@ -135,7 +134,7 @@ Measurements = Annotated[tuple[Measurement, ...], BeforeValidator(_split_names)]
 
 
 class RunSettings(Section):
-    """Settings of any run; the model of a kind adds its own keys."""
+    """Settings of any run; the model of each kind adds its own keys."""
 
     seed: CountOrZero = 0
     """Random seed of the run."""
@@ -147,7 +146,7 @@ class RunSettings(Section):
 
 
 def plain(value: Any) -> Any:
-    """`value` with tuples as lists: what JSON would give back for it."""
+    """Return `value` with tuples as lists, as JSON would restore it."""
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in cast("Sequence[Any]", value)]
     return value

@@ -1,8 +1,8 @@
-"""One finding about a configuration, and how findings become one error.
+"""Problems of a configuration, and the error that lists them all.
 
-All checks run before any model loads and all their findings are shown together, so that a command
-with three mistakes is fixed once. A finding names the key, the value, where the value came from,
-the reason and the fix. The checks are in `checks.py`; unknown keys are found in `aliases.py`.
+All checks run before any model loads, and all problems are shown together, so that a command with
+three mistakes is fixed once. A problem names the key, the value, its origin, the reason and the
+fix. The checks are in `checks.py`; unknown keys are found in `aliases.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tutelage.errors import ConfigError
 
 
 class ConfigIssue(Exception):
-    """One finding: raised while values are read, collected and shown by `raise_issues`."""
+    """One problem: raised while values are read, collected and shown by `raise_issues`."""
 
     def __init__(self, key: str, value: Any, reason: str, fix: str, origin: str = "") -> None:
         super().__init__(key, value, reason, fix, origin)
@@ -23,7 +23,7 @@ class ConfigIssue(Exception):
         self.fix, self.origin = fix, origin
 
     def located(self, origin: str) -> ConfigIssue:
-        """The same finding with where its value came from."""
+        """Return the same problem with the origin of its value."""
         origin = self.origin or origin
         # An option takes no null: it is left out.
         reason = self.reason.removesuffix(", or null" if origin.startswith("flag ") else "")
@@ -35,7 +35,7 @@ class ConfigIssue(Exception):
 
 
 def raise_issues(problems: Iterable[ConfigIssue], origins: Mapping[str, str] | None = None) -> None:
-    """Raise one `ConfigError` with every finding; return when there is none."""
+    """Raise one `ConfigError` that lists all problems; return if there are none."""
     origins = origins or {}
     lines = [str(problem.located(origins.get(problem.key, ""))) for problem in problems]
     if len(lines) == 1:

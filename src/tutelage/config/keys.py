@@ -1,8 +1,7 @@
-"""The schema seen as a flat list of dotted keys: fields, values, and words for what a key takes.
+"""The schema as a flat list of dotted keys: fields, values, and descriptions of what a key takes.
 
-Overrides, flags, presets, origins and the reference page all speak of keys such as
-`actor.optim.lr`; this module is the only place that walks the nested sections. Spellings other than
-the canonical one are in `aliases.py`.
+Overrides, flags, presets, origins and the reference page use keys such as `actor.optim.lr`; only
+this module walks the nested sections. `aliases.py` has the other spellings.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ _BOUNDS = {
 
 @cache
 def leaf_fields() -> Mapping[str, FieldInfo]:
-    """Every key with its pydantic field, in the order of the schema."""
-    return MappingProxyType(dict(_walk(RunConfig, "")))
+    """Return every key with its pydantic field, in the order of the schema."""
+    return MappingProxyType(dict(_walk_fields(RunConfig, "")))
 
 
 @cache
 def metadata(key: str) -> tuple[object, ...]:
-    """What stands in the annotations of a key and of the sections that it is in."""
+    """Return the annotations of a key and of the sections that contain it."""
     items, model = list[object](), RunConfig
     for name in key.split("."):
         field = model.model_fields[name]
@@ -47,7 +46,7 @@ def metadata(key: str) -> tuple[object, ...]:
 
 @cache
 def section_names() -> frozenset[str]:
-    """Every dotted prefix that is a section: `actor`, `actor.optim`, ..."""
+    """Return every dotted prefix that is a section, such as `actor` and `actor.optim`."""
     return frozenset(
         key.rsplit(".", depth)[0] for key in leaf_fields() for depth in range(1, key.count(".") + 1)
     )
@@ -55,18 +54,18 @@ def section_names() -> frozenset[str]:
 
 @cache
 def defaults() -> Mapping[str, Any]:
-    """Every key with its default."""
+    """Return every key with its default."""
     config = RunConfig()
     return MappingProxyType({key: get(config, key) for key in leaf_fields()})
 
 
 def get(config: RunConfig, key: str) -> Any:
-    """The value of a dotted key. Raises `AttributeError` when there is no such key."""
+    """Return the value of a dotted key. Raises `AttributeError` for an unknown key."""
     return reduce(getattr, key.split("."), cast("Any", config))
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"a.b": 1}` as `{"a": {"b": 1}}`."""
+    """Return `{"a.b": 1}` as `{"a": {"b": 1}}`."""
     tree: dict[str, Any] = {}
     for key, value in flat.items():
         *parents, last = key.split(".")
@@ -78,7 +77,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """`{"a": {"b": 1}}` as `("a.b", 1)`; an empty table is its own value, so that it is seen."""
+    """Yield `{"a": {"b": 1}}` as `("a.b", 1)`; an empty table is yielded as a value."""
     for name, value in tree.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and value:
@@ -87,27 +86,27 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield key, value
 
 
-def misfit(key: str, value: Any, names: Names = NO_NAMES) -> ConfigIssue:
-    """What to say when `value` does not fit `key`: what is expected, and the nearest choice or the
-    key's help.
+def value_issue(key: str, value: Any, names: Names = NO_NAMES) -> ConfigIssue:
+    """Return the problem of a `value` that `key` does not take: the expected values, and the
+    nearest choice or the key's help.
 
-    `names` are those that keys take beside what the schema lists (`extensions.py`).
+    `names` are registered names that keys take in addition to the schema (`extensions.py`).
     """
     schema, fix = json_schema(key), " ".join((leaf_fields()[key].description or "").split())
-    if choices := _choices(schema):
+    if choices := _list_choices(schema):
         values = cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else [value]
         wrong = [str(item) for item in values if item not in choices][:1]
         near = difflib.get_close_matches("".join(wrong), choices, n=1, cutoff=0.4)
         # `algorithm=grpo`: the value is right and the key is its neighbour.
-        taken = ((k, (*_choices(json_schema(k)), *names.get(k, ()))) for k in leaf_fields())
+        taken = ((k, (*_list_choices(json_schema(k)), *names.get(k, ()))) for k in leaf_fields())
         homes = [f"{k}={value}" for k, known in taken if isinstance(value, str) and value in known]
         fix = f"Did you mean {[*homes, *map(repr, near)][0]}?" if homes or near else fix
     return ConfigIssue(key, value, f"expected {value_text(schema)}", fix)
 
 
-def misfit_of(model: type[Section], found: ErrorDetails, prefix: str = "") -> ConfigIssue:
-    """What to say of a value that pydantic refused for a field of `model`, with the field's help;
-    `prefix` is `--` where the user wrote an option."""
+def field_issue(model: type[Section], found: ErrorDetails, prefix: str = "") -> ConfigIssue:
+    """Return the problem of a value that pydantic rejected for a field of `model`; `prefix` is `--`
+    for an option."""
     name = str(found["loc"][0])
     message = " ".join((model.model_fields[name].description or "").split())
     reason = f"expected {value_text(model.model_json_schema()['properties'][name])}"
@@ -121,14 +120,14 @@ def misfit_of(model: type[Section], found: ErrorDetails, prefix: str = "") -> Co
 
 @cache
 def json_schema(key: str) -> Mapping[str, Any]:
-    """The JSON schema of one key."""
+    """Return the JSON schema of one key."""
     *parents, last = key.split(".")
     model = type(get(RunConfig(), ".".join(parents))) if parents else RunConfig
     return model.model_json_schema()["properties"][last]
 
 
 def value_text(schema: Mapping[str, Any]) -> str:
-    """What a key takes, in words: `an integer, at least 1, or null`."""
+    """Describe the values of a key, such as `an integer, at least 1, or null`."""
     if "anyOf" in schema:
         return ", or ".join(value_text(part) for part in schema["anyOf"])
     if "enum" in schema:
@@ -146,15 +145,15 @@ def value_text(schema: Mapping[str, Any]) -> str:
     return ", ".join([message, *limits])
 
 
-def _walk(model: type[Section], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+def _walk_fields(model: type[Section], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
-            yield from _walk(kind, f"{prefix}{name}.")
+            yield from _walk_fields(kind, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field
 
 
-def _choices(schema: Mapping[str, Any]) -> list[str]:
+def _list_choices(schema: Mapping[str, Any]) -> list[str]:
     parts = [schema, *schema.get("anyOf", ()), schema.get("items", {})]
     return [choice for part in parts for choice in part.get("enum", ())]

@@ -1,10 +1,9 @@
-"""`KEY=VALUE` in Hydra's override grammar, read by Hydra's own parser, and keys from a file.
+"""`KEY=VALUE` in the override grammar of Hydra, parsed by Hydra, and keys from a file.
 
-`a.b=c`, `+a=b`, `++a=b`, lists, dicts, quotes, null and numbers mean what they mean there;
-every key is in the schema already, so the three ways to set one are the same here. What a single
-run cannot mean (sweeps, config groups, deletions, interpolations) is refused with the reason. Hydra
-comes with the extra `train` and is loaded only when there is an override to read. What becomes of
-the pairs is decided in `resolve.py`.
+`a.b=c`, `+a=b`, `++a=b`, lists, dicts, quotes, null and numbers have Hydra's meaning; every key is
+in the schema already, so the three forms of setting one are equal here. Sweeps, config groups,
+deletions and interpolations are rejected with the reason. Hydra comes with the extra `train` and is
+loaded only for an override. `resolve.py` applies the parsed pairs.
 """
 
 from __future__ import annotations
@@ -26,24 +25,23 @@ _PLAIN = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One key as the user spelt it, and its value."""
+    """Key as the user spelled it, and its value."""
 
     spelling: str
     value: Any
 
 
 def parse_overrides(given: Sequence[str | Override]) -> list[Override]:
-    """Read each text; a dict value becomes one override for each of its keys. What is an override
-    already stays as it is.
+    """Parse each text; a dict value becomes one override per key. An `Override` is kept.
 
-    Raises `ConfigError` with the text and what is wrong with it.
+    Raises `ConfigError` with the text and the reason.
     """
-    read = ([o] if isinstance(o, Override) else copy.deepcopy(_parse(o)) for o in given)
+    read = ([o] if isinstance(o, Override) else copy.deepcopy(_parse_override(o)) for o in given)
     return [one for some in read for one in some]
 
 
 def read_keys(path: Path) -> dict[str, Any]:
-    """The keys of a JSON or TOML file, nested as in the file. Raises `ConfigError`."""
+    """Return the keys of a JSON or TOML file, nested as in the file. Raises `ConfigError`."""
     try:
         text = path.read_text(encoding="utf-8")
         tree = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
@@ -58,7 +56,7 @@ def read_keys(path: Path) -> dict[str, Any]:
 
 # Kept, since Hydra's parser takes milliseconds, and the runs of a process say much the same.
 @functools.lru_cache(maxsize=1024)
-def _parse(text: str) -> tuple[Override, ...]:
+def _parse_override(text: str) -> tuple[Override, ...]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -90,7 +88,7 @@ def _parse(text: str) -> tuple[Override, ...]:
             "one run for each value."
         )
     value = parsed.value()
-    for leaf in _leaves(value):
+    for leaf in _iter_leaves(value):
         if not isinstance(leaf, _PLAIN) or "${" in str(leaf):
             raise ConfigError(
                 f"the override {text!r} has an interpolation or another value that is not "
@@ -102,11 +100,11 @@ def _parse(text: str) -> tuple[Override, ...]:
     return (Override(key, value),)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    """What a value holds that is neither a list nor a dict."""
+def _iter_leaves(value: Any) -> Iterator[Any]:
+    """Yield the values in nested lists and dicts."""
     if not isinstance(value, (list, dict)):
         yield value
         return
     items = cast("Any", value.values() if isinstance(value, dict) else value)
     for item in items:
-        yield from _leaves(item)
+        yield from _iter_leaves(item)

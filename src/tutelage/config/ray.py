@@ -1,7 +1,7 @@
-"""Keys of Ray, which places workers that play rollouts (`agent.placement=ray`), or ranks that train
+"""Keys of Ray, which places rollout workers (`agent.placement=ray`) or training ranks
 (`trainer.nnodes`).
 
-The names are verl's. What starts or finds Ray is `distributed/ray_cluster.py`.
+The names are verl's. `distributed/ray_cluster.py` starts or finds Ray.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _RayInitConfig(Section):
 
     @property
     def is_named(self) -> bool:
-        """Whether someone set either, which has Ray place the ranks that are asked for."""
+        """True if either key is set, so that Ray places the configured ranks."""
         return self.address is not None or self.num_cpus is not None
 
 

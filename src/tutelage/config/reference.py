@@ -1,7 +1,7 @@
-"""The reference of every key as Markdown, made from the schema so that it cannot fall behind.
+"""Markdown reference of every key, generated from the schema.
 
 Sections become headings with their docstring; keys become table rows: name, type, default, other
-spellings, help. The same rows serve the command line's help.
+spellings, help. `tutelage config` prints the same rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEAD = "| key | type | default | other spellings | what it does |\n|---|---|---
 
 
 class ReferenceRow(NamedTuple):
-    """One key: type in words, default as an override would write it, other spellings, help."""
+    """Key with its type as text, default as in an override, other spellings, and help."""
 
     key: str
     type: str
@@ -36,8 +36,8 @@ class ReferenceRow(NamedTuple):
 
 
 def reference_rows(names: Names = NO_NAMES) -> list[ReferenceRow]:
-    """Every key, in the order of the schema; `names` are the registered ones of keys that take
-    such (`extensions.py`)."""
+    """Return a row for every key, in the order of the schema; `names` are registered names by key
+    (`extensions.py`)."""
     return [
         ReferenceRow(
             key=key,
@@ -53,7 +53,7 @@ def reference_rows(names: Names = NO_NAMES) -> list[ReferenceRow]:
 
 
 def reference_markdown(names: Names = NO_NAMES) -> str:
-    """The reference page: one table for each top-level section; `names` as for the rows."""
+    """Return the reference page: one table per top-level section; `names` as for the rows."""
     lines = ["# Configuration reference", ""]
     lines.append("Every key of a run. Set one with `KEY=VALUE`; other spellings mean the same key.")
     current: str | None = None

@@ -1,8 +1,8 @@
-"""A resolved configuration with the story of every value: what it is and who set it.
+"""Resolved configuration with the origin of every value.
 
-This is what a dry run prints and what `config.json` in a run folder holds. The JSON round-trips
-exactly and is validated when read: a resumed run must not start from a file that lost a key, nor
-from one of a version with other keys. It is made by `resolve.py`.
+A dry run prints it, and `config.json` in a run folder stores it. The JSON round-trips exactly and
+is validated when it is read: a resumed run must not start from a file that lost a key, nor from one
+of a version with other keys. `resolve.py` creates it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pydantic_core import ErrorDetails
 
 from tutelage.config.fields import Section, plain
 from tutelage.config.issues import ConfigIssue, raise_issues
-from tutelage.config.keys import flatten, get, leaf_fields, misfit
+from tutelage.config.keys import flatten, get, leaf_fields, value_issue
 from tutelage.config.schema import RunConfig
 from tutelage.errors import ConfigError
 
 SUPERVISED, WEIGHTS = "supervised", "weights"
-"""The kinds of run that this configuration is of, as `config.json` names them."""
+"""Kinds of run with this configuration, as named in `config.json`."""
 
 
 class _TableRow(NamedTuple):
-    """One line of the resolved table; `value` is plain data (lists, never tuples)."""
+    """Row of the resolved table; `value` is plain data (lists instead of tuples)."""
 
     key: str
     value: Any
@@ -33,25 +33,25 @@ class _TableRow(NamedTuple):
 
 
 class Resolved(Section):
-    """The configuration of one run and where it came from."""
+    """Configuration of one run with the origins of its values."""
 
     config: RunConfig
     origin: dict[str, str]
     """For every key: `default`, `preset math/default`, `file x.json`, `flag --steps`, `override`,
     or `derived from KEY`."""
     unused: dict[str, str]
-    """Keys that were set and have no effect on this run, with the reason."""
+    """Keys that were set but have no effect on this run, with the reason."""
     notes: dict[str, str]
-    """What follows from a value, such as the optimizer steps that a batch makes."""
+    """Consequences of values, such as the number of optimizer steps per batch."""
     warnings: tuple[str, ...]
 
     @property
     def kind(self) -> str:
-        """The kind of run that is configured: the recipe `sft` learns from demonstrations alone."""
+        """Kind of the configured run: `supervised` for the recipe `sft`, else `weights`."""
         return SUPERVISED if self.config.recipe == "sft" else WEIGHTS
 
     def to_table(self) -> list[_TableRow]:
-        """One row for each key, in the order of the schema."""
+        """Return one row per key, in the order of the schema."""
         notes = self.notes | {key: f"unused: {why}" for key, why in self.unused.items()}
         return [
             _TableRow(key, plain(get(self.config, key)), self.origin[key], notes.get(key, ""))
@@ -59,13 +59,13 @@ class Resolved(Section):
         ]
 
     def to_json(self) -> str:
-        """The whole record as JSON text; `from_json` gives an equal record back."""
+        """Return the record as JSON text, from which `from_json` restores an equal record."""
         parts = self.model_dump(mode="json")
         return json.dumps({"kind": self.kind, **parts}, indent=2, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Resolved:
-        """Read what `to_json` wrote. Raises `ConfigError` for anything else."""
+        """Return the record of a text by `to_json`. Raises `ConfigError` for any other text."""
         try:
             parts = json.loads(text)
         except ValueError as error:
@@ -82,7 +82,7 @@ class Resolved(Section):
         try:
             found = cls.model_validate_json(json.dumps(parts), strict=True)
         except ValidationError as error:
-            raise_issues(_problem(wrong) for wrong in error.errors())
+            raise_issues(_to_issue(wrong) for wrong in error.errors())
             raise
         for part in ("config", "origin"):
             odd = {key for key, _ in flatten(parts[part])} ^ {*leaf_fields()}
@@ -95,11 +95,11 @@ class Resolved(Section):
         return found
 
 
-def _problem(error: ErrorDetails) -> ConfigIssue:
-    """What pydantic found, about a key where it is in the configuration itself."""
+def _to_issue(error: ErrorDetails) -> ConfigIssue:
+    """Convert an error of pydantic into a problem of the key that it concerns."""
     part, *names = map(str, error["loc"])
     while names[1:] and ".".join(names) not in leaf_fields() and error["type"] != "extra_forbidden":
         names.pop()  # a place within a value, unless it is a section's
     if part == "config" and (key := ".".join(names)) in leaf_fields():
-        return misfit(key, error["input"])
+        return value_issue(key, error["input"])
     return ConfigIssue(".".join([part, *names]), error["input"], error["msg"], "Start a new run.")

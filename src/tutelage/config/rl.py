@@ -1,8 +1,8 @@
-"""The sections that steer reinforcement learning: algorithm, actor, critic, rollout and reference.
+"""Sections of reinforcement learning: algorithm, actor, critic, rollout and reference.
 
-Key names are the agent-RL guide's, without its `actor_rollout_ref.` prefix (see `aliases.py`), so
-that a command written for it reads the same here. Every attribute docstring is the key's help text
-and its line in the reference page. The other sections and the root are in `schema.py`.
+Key names are those of the agent-RL guide, without its `actor_rollout_ref.` prefix (see
+`aliases.py`), so that its commands work unchanged. Every attribute docstring is the help of its key
+and its row in the reference page. `schema.py` has the other sections and the root.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ Aggregation = Literal[
     "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
 KLKind = Literal[
-    "kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3",
-    "kl+", "k1+", "abs+", "mse+", "k2+", "low_var_kl+", "k3+",
+    "kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full",
+    "kl+", "k1+", "abs+", "mse+", "k2+", "low_var_kl+", "k3+", "full+",
 ]  # fmt: skip
 Correction = Literal["none", "token_tis", "sequence_tis", "sequence_mask", "icepop"]
 
 
 class _KLControl(Section):
-    """How the coefficient of the KL penalty in the reward moves."""
+    """Controller of the coefficient of the KL penalty in the reward."""
 
     type: Literal["fixed", "adaptive"] = "fixed"
     """`fixed` keeps the coefficient; `adaptive` adjusts it towards `target_kl`."""
@@ -65,7 +65,7 @@ class _KLControl(Section):
 
 
 class _FilterGroupsConfig(Section):
-    """Dynamic sampling: groups whose rewards are all equal are replaced by fresh ones."""
+    """Dynamic sampling: groups with equal rewards are replaced by groups of other tasks."""
 
     enable: bool = False
     """Dynamic sampling (DAPO): replace groups with equal rewards by groups of other tasks."""
@@ -74,7 +74,7 @@ class _FilterGroupsConfig(Section):
 
 
 class AlgorithmConfig(Section):
-    """What is learned from rewards: the advantage estimator and the KL penalty in the reward."""
+    """The advantage estimator, and the KL penalty in the reward."""
 
     name: Literal["rl", "sft"] = "rl"
     """Training algorithm: `rl` from rewards, `sft` from demonstrations only. A method such as
@@ -97,6 +97,8 @@ class AlgorithmConfig(Section):
     """Dynamic sampling of groups."""
     mask_truncated: Annotated[bool, BY_REWARDS] = False
     """Mask truncated rollouts out of the loss; they still count in their group's statistics."""
+    bootstrap_truncated: Annotated[bool, BY_REWARDS] = False
+    """Add the critic's discounted value of the last state to the reward of a truncated rollout."""
     kl_ctrl: Annotated[_KLControl, BY_REWARDS, NO_KL_IN_REWARD] = _KLControl()
     """Controller of the KL coefficient in the reward."""
 
@@ -142,7 +144,7 @@ class OptimizerConfig(Section):
 
 
 class PolicyLossConfig(Section):
-    """Which surrogate loss the policy descends."""
+    """The policy loss."""
 
     loss_mode: Extension = "vanilla"
     """Policy loss; `vanilla` is PPO's clipped ratio with a dual clip; `FILE.py:name` is a custom
@@ -164,7 +166,7 @@ class PolicyLossConfig(Section):
 
 
 class _ActorOffloadConfig(Section):
-    """What leaves the GPU's memory between its uses."""
+    """Offloading of the policy to CPU memory between its uses."""
 
     param_offload: bool = False
     """Offload the policy's parameters to CPU memory while they are unused."""
@@ -173,15 +175,15 @@ class _ActorOffloadConfig(Section):
 
 
 class _ReferenceOffloadConfig(Section):
-    """What of the reference model leaves the GPU's memory between its uses."""
+    """Offloading of the reference model to CPU memory between its uses."""
 
     param_offload: bool = False
     """Offload the reference model's parameters to CPU memory while they are unused."""
 
 
 MICRO_BATCH, TOKENS_ON_GPU = "actor.max_tokens_per_micro_batch", 8192
-"""The key, and what it is on a GPU unless it is set: there a step takes as long as its kernels are
-started, and fewer micro-batches start fewer."""
+"""Key, and its default on a GPU, where the time of a step is that of starting kernels, so that
+fewer micro-batches are faster."""
 
 
 class ActorConfig(Section):
@@ -233,7 +235,7 @@ class ActorConfig(Section):
 
 
 class _CriticModelConfig(Section):
-    """The network under the value head."""
+    """The model of the critic, below its value head."""
 
     path: str | None = None
     """Folder or hub name of the critic's model; null copies the policy's initial weights."""
@@ -262,19 +264,19 @@ class CriticConfig(Section):
 
 
 class RolloutConfig(Section):
-    """How rollouts are sampled."""
+    """Sampling of rollouts."""
 
     name: EngineName = "native"
     """Inference engine: `vllm` (or async_verl, async_vllm) samples at `servers`, else at a server
     that `vllm_python` starts. Without both it becomes `native`, with a warning."""
     servers: Annotated[ServerUrls, NO_VLLM] = ()
-    """Addresses of vLLM servers that are running, such as [http://127.0.0.1:8000]; none: one is
-    started, and ended with the run."""
+    """Addresses of running vLLM servers, such as [http://127.0.0.1:8000]; without any, one is
+    started and ended with the run."""
     vllm_python: Annotated[str | None, NO_VLLM, SERVERS_ARE_GIVEN] = None
-    """Interpreter of the environment that has vLLM; null is the trainer's own."""
+    """Python interpreter of the environment that has vLLM; null is the trainer's own."""
     weight_transfer: Annotated[Literal["file", "lora"], NO_VLLM] = "file"
-    """How weights reach vLLM: `file` by a folder that both can read, with a plugin of the server;
-    `lora` sends the adapters alone."""
+    """Transfer of weights to vLLM: `file` by a folder that both can read, with a plugin of the
+    server; `lora` sends the adapters only."""
     server_patience: Annotated[Positive, NO_VLLM] = 600.0
     """Maximum wait in seconds while no vLLM server answers, before the run ends, to be resumed."""
     temperature: NonNegative = 1.0
@@ -308,16 +310,16 @@ class RolloutConfig(Section):
 
 
 class AsyncTrainingConfig(Section):
-    """Rollouts that are played ahead of the steps that learn from them."""
+    """Asynchronous training: rollouts are played ahead of the steps that learn from them."""
 
     staleness_threshold: Annotated[CountOrZero, BY_REWARDS] = 0
-    """Versions that a rollout may be behind the policy that learns from it. 0 plays the rollouts of
-    a step, then trains on them. Above 0 rollouts are played ahead of their step and go on under new
-    weights, and groups that are further behind are dropped."""
+    """Maximum number of policy versions between a rollout and the step that trains on it. 0 plays
+    the rollouts of a step, then trains on them. Above 0 rollouts are played ahead of their step and
+    continue under new weights; groups that are further behind are dropped."""
 
 
 class RefConfig(Section):
-    """The reference policy, loaded only where a KL needs it."""
+    """The reference policy, loaded only for a KL penalty."""
 
     path: str | None = None
     """Folder or hub name of the reference model; null is the initial policy, frozen."""

@@ -1,9 +1,9 @@
-"""Every key of a run: its name, type, default and help text, each defined once.
+"""Every key of a run: its name, type, default and help text.
 
 `RunConfig` is what the rest of the package reads; `resolve.py` makes it from a recipe, flags and
-overrides, and says where each value came from. Sections are frozen and refuse unknown keys. The
-attribute docstring under a key is its help text and its line in the reference page, so a key
-without one is a defect that a test catches. The reinforcement-learning sections are in `rl.py`.
+overrides, with the origin of each value. Sections are frozen and reject unknown keys. The attribute
+docstring below a key is its help text and its row in the reference page. `rl.py` has the sections
+of reinforcement learning.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from tutelage.config.unused import (
 )
 
 
-def _on_or_off(value: Any) -> Any:
+def _parse_control(value: Any) -> Any:
     if value is None or value is False:
         return "none"
     return "auto" if value is True else value
@@ -82,13 +82,13 @@ def _on_or_off(value: Any) -> Any:
 Control = Annotated[
     str,
     Field(json_schema_extra={"examples": ["none", "auto", "an estimator"]}),
-    BeforeValidator(_on_or_off),
+    BeforeValidator(_parse_control),
 ]
 Template = Literal["qwen2.5", "qwen2.5-vl", "qwen3", "smollm2", "llama-3.2"]
 
 
 RESPONSE_TOKENS = 512
-"""Sampled tokens of a rollout where neither it nor its turns have a limit: verl's default."""
+"""Sampled tokens per rollout if neither the rollout nor its turns have a limit; verl's default."""
 
 
 class LoraConfig(Section):
@@ -107,9 +107,9 @@ class _ModelConfig(Section):
     """The policy's weights."""
 
     path: str | None = None
-    """Folder or hub name of a Hugging Face model, a GGUF file, `shipped`, which is a small policy
-    trained on demonstrations and part of this package, or `smollm2`, which is downloaded on first
-    use; null is the embedded policy, a small one that is made from scratch."""
+    """Folder or hub name of a Hugging Face model, a GGUF file, `shipped` (a small policy in this
+    package, trained on demonstrations), or `smollm2` (downloaded on first use); null is the
+    embedded policy, a small one with new weights."""
     size: Annotated[Literal["xs", "s"], OWN_SHAPE] = "xs"
     """Size of the embedded policy: `xs` has 0.6 million parameters, `s` 1.7 million."""
     layout: Annotated[Literal["qwen2", "qwen3", "llama"], OWN_SHAPE] = "qwen3"
@@ -123,7 +123,7 @@ class _ModelConfig(Section):
 
 
 class _DataConfig(Section):
-    """The tasks."""
+    """The tasks and demonstrations."""
 
     train_files: Paths = ()
     """Training tasks: JSON, JSONL, Parquet or CSV; empty uses the recipe's own."""
@@ -337,7 +337,7 @@ class _TrainerConfig(Section):
 
 
 class RunConfig(RunSettings):
-    """One training of weights, completely."""
+    """Configuration of one training of weights."""
 
     recipe: str = "math"
     """`math` is the embedded job, `rl` your model and tasks, `sft` your demonstrations."""
@@ -378,8 +378,7 @@ class RunConfig(RunSettings):
 
     @property
     def epochs(self) -> int | None:
-        """Passes over the tasks after which training ends; None where a number of steps or the
-        time ends it."""
+        """Epochs after which training ends; None if a number of steps or the time ends it."""
         return self.trainer.total_epochs if self.trainer.total_training_steps is None else None
 
     @property
@@ -399,34 +398,34 @@ class RunConfig(RunSettings):
 
     @property
     def updates_per_batch(self) -> int:
-        """Optimizer steps made from one batch; all but the first are off-policy. A batch that was
-        limited to one pass over few tasks may end in a smaller one."""
+        """Optimizer steps per batch; all but the first are off-policy. A batch of a limited epoch
+        may be smaller and have fewer."""
         return -(-self.rollouts_per_batch // self.rollouts_per_update) * self.actor.ppo_epochs
 
     @property
     def response_tokens(self) -> int:
-        """Tokens that one rollout may sample over all its turns."""
+        """Maximum sampled tokens of a rollout over all its turns."""
         turns = self.agent.max_turns if self.agent.use_agent else 1
         each = self.agent.max_tokens_per_turn
         return self.rollout.response_length or (turns * each if each else RESPONSE_TOKENS)
 
     @property
     def turn_tokens(self) -> int:
-        """Tokens that one turn may sample."""
+        """Maximum sampled tokens of a turn."""
         return self.agent.max_tokens_per_turn or self.response_tokens
 
     @property
     def needs_calls(self) -> bool:
-        """Whether the first turns of a rollout are constrained to tool calls."""
+        """True if the first turns of a rollout are constrained to tool calls."""
         return self.agent.use_agent and self.agent.tool_choice == "required"
 
     @property
     def asks_for_tools(self) -> bool:
-        """Whether tools are named, or the recipe's own tasks need them, or calls are required."""
+        """True if tools are named, or required, or the recipe's own tasks need them."""
         return bool(self.agent.tools) or not self.data.train_files or self.needs_calls
 
     @property
     def needs_reference(self) -> bool:
-        """Whether a KL from the reference policy is on, so that its model is loaded."""
+        """True if a KL to the reference policy is enabled, so that its model is loaded."""
         kl_on = self.algorithm.use_kl_in_reward or self.actor.use_kl_loss
         return self.algorithm.name == "rl" and kl_on

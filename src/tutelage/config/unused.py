@@ -1,10 +1,10 @@
-"""Why a key that someone set has no effect on a run: each reason once, for the keys that have it.
+"""Reasons why a key that was set has no effect on a run.
 
-A key that only tunes an engine, a device or a loss that this run does not have is no mistake: the
-guide's commands are full of them. It is accepted and listed, never dropped silently. A reason
-stands in the annotation of its key, or of a section for all keys in it (`schema.py`, `rl.py`); of
-several that hold, the first one here is told. What is refused instead is in `checks.py`; which keys
-an estimator or a loss reads, it declares (`extensions.py`).
+A key that tunes an engine, a device or a loss that this run does not use is not an error, since the
+guide's commands contain many. It is accepted and listed. A rule stands in the annotation of its
+key, or of a section for all keys in it (`schema.py`, `rl.py`); if several apply, the first one
+defined here is reported. `checks.py` has what is rejected; estimators and losses declare which keys
+they read (`extensions.py`).
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UnusedRule:
-    """One reason, and when it holds."""
+    """Reason for a key without effect, and the condition for it."""
 
     reason: str
     applies: Callable[[RunConfig], bool] = lambda config: True
     on_cpu: bool = False
-    """Whether it holds on the CPU alone."""
+    """True if the rule applies on a CPU only."""
     built_in: bool = False
-    """Whether it holds for a built-in agent alone, and not for a user's agent."""
+    """True if the rule applies to built-in agents only."""
     rank: int = field(default_factory=count().__next__)
 
     @staticmethod
     def reasons(
         notes: Iterable[object], config: RunConfig, *, on_cpu: bool, own_agent: bool
     ) -> list[str]:
-        """The reasons among the notes of a key that hold for a run, the first one first.
+        """Return the reasons among `notes`, the annotations of a key, that apply to a run, in
+        order.
 
-        `own_agent` says that a user's agent plays, and not a built-in one.
+        `own_agent` is True if a user's agent plays.
         """
         rules = sorted((n for n in notes if isinstance(n, UnusedRule)), key=attrgetter("rank"))
         may = [r for r in rules if on_cpu >= r.on_cpu and not (own_agent and r.built_in)]
@@ -47,17 +48,17 @@ class UnusedRule:
 
 
 def when(reason: str, key: str, *values: object) -> UnusedRule:
-    """Unused if another key has one of these values."""
+    """Return the rule that a key is unused if another key has one of these values."""
     return UnusedRule(reason, lambda run: attrgetter(key)(run) in values)
 
 
 def unless(reason: str, key: str, *values: object) -> UnusedRule:
-    """Unused if another key has none of these values."""
+    """Return the rule that a key is unused if another key has none of these values."""
     return UnusedRule(reason, lambda run: attrgetter(key)(run) not in values)
 
 
 def off(key: str, value: str | bool = False) -> UnusedRule:
-    """Unused if another key has the value that switches it off."""
+    """Return the rule that a key is unused if another key has the value that disables it."""
     return when(f"{key} is {value if isinstance(value, str) else str(value).lower()}", key, value)
 
 

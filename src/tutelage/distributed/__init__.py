@@ -1,6 +1,6 @@
-"""More processes than one: what implements protocols that `engine`, `rollouts` and `weights` own.
+"""Training on several processes, with the protocols of `engine`, `rollouts` and `weights`.
 
-Nothing here is imported unless a configuration names it or a launcher has started ranks, so one
-machine feels nothing of it. `ray_workers.py` has rollouts played by workers that Ray places;
-`process_group.py` trains on the ranks of torch.distributed.
+Nothing here is imported unless a configuration needs it or a launcher has started ranks.
+`ray_workers.py` plays rollouts on Ray workers; `process_group.py` trains on the ranks of
+torch.distributed.
 """

@@ -1,8 +1,8 @@
-"""What is sharded, in a checkpoint: torch's distributed format, written by all ranks at once.
+"""The sharded part of a checkpoint, in torch's distributed format, written by all ranks together.
 
-It is next to `state.json` and is read whole by the first rank, which gives every rank what it
-needs: so a run is resumed by any number of ranks, or by one process. One process writes
-`tensors.pt` alone. `weights/checkpoint.py` calls this.
+It is next to `state.json` and is read whole by rank 0, which sends every rank its part, so a run
+can be resumed on any number of ranks, or on one process. A run on one process writes only
+`tensors.pt`. `weights/checkpoint.py` calls this.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 
 def write(place: str, values: dict[str, Any]) -> None:
-    """Write what the ranks hold, each its part."""
+    """Write this rank's shards of a state to the folder `place`; all ranks call it together."""
     save(values, checkpoint_id=place)
 
 
 def read(place: Path) -> dict[str, Any]:
-    """The whole of it, in this process."""
+    """Read a sharded state from a folder and return it whole."""
     with tempfile.TemporaryDirectory(prefix="tutelage-parts-") as folder:
         file = Path(folder) / "whole.pt"
         dcp_to_torch_save(str(place), str(file))
-        return cast("dict[str, Any]", _numbered(torch.load(file, weights_only=True)))
+        return cast("dict[str, Any]", _restore_integer_keys(torch.load(file, weights_only=True)))
 
 
-def _numbered(values: object) -> object:
-    """The same with numbers as keys, as optimizers have them: the format makes them texts."""
+def _restore_integer_keys(values: object) -> object:
+    """Convert keys that are digits to integers, since the format turns an optimizer's keys into
+    texts."""
     if isinstance(values, dict):
         items = cast("dict[str, object]", values).items()
-        return {int(k) if k.isdecimal() else k: _numbered(v) for k, v in items}
+        return {int(k) if k.isdecimal() else k: _restore_integer_keys(v) for k, v in items}
     if isinstance(values, list):
-        return [_numbered(value) for value in cast("list[object]", values)]
+        return [_restore_integer_keys(value) for value in cast("list[object]", values)]
     return values

@@ -1,11 +1,12 @@
 """`ProcessGroup` over torch.distributed: the ranks that a launcher has started, with gloo on CPUs.
 
-Objects go from rank to rank as bytes and arrive in main memory. Every rank works on each size-th
-micro-batch of a plan. Gradients are added by torch's own reduction, which repeats for the same
-number of ranks; `tree` adds them in the order of a binary tree over the micro-batches instead,
-which is the same sum on 1, 2 and 4 ranks: for the test of exactness, since it costs more. A rank
-that ends closes its connections, which ends the others; one that stands still does so after torch's
-timeout (`WORKING`). `weights/process_group.py` loads this module where there are several ranks.
+Objects are sent between ranks as bytes, into main memory. Rank r computes every size-th micro-batch
+of a plan, from the r-th on. Gradients are added by torch's reduction, which is reproducible for the
+same number of ranks; `tree` adds them in the order of a binary tree over the micro-batches, which
+gives the same sum on 1, 2 and 4 ranks but is slower (for tests of exactness). A rank that ends
+closes its connections, which ends the other ranks; a rank that hangs ends them after torch's
+timeout (`COLLECTIVE_TIMEOUT`). `weights/process_group.py` loads this module if there are several
+ranks.
 """
 
 from __future__ import annotations
@@ -31,65 +32,70 @@ from torch.distributed.rendezvous import rendezvous
 from tutelage.distributed import sharding
 from tutelage.distributed.checkpoint import write
 from tutelage.distributed.tree import accumulate_in_tree
-from tutelage.distributed.waiting import in_thread
+from tutelage.distributed.waiting import run_in_thread
 from tutelage.errors import ConfigError, RunError
 from tutelage.policy.hf_model import Network
 from tutelage.policy.machine import SMALL_MODEL
 from tutelage.policy.model import Policy
 from tutelage.runs.signals import ENDING
-from tutelage.weights.process_group import ProcessGroup, accumulate
+from tutelage.weights.process_group import ProcessGroup
 
 Item = TypeVar("Item")
 Out = TypeVar("Out")
 
-MEETING = datetime.timedelta(minutes=5)
+CONNECT_TIMEOUT = datetime.timedelta(minutes=5)
 """Timeout of ranks that wait for each other at the start."""
-WORKING = datetime.timedelta(minutes=10)
+COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
 """Timeout of what ranks compute together."""
-PLAYING = datetime.timedelta(days=7)
+ROLLOUT_TIMEOUT = datetime.timedelta(days=7)
 """Timeout of ranks that wait for rank 0: rollouts take what they take."""
-LOST = "another rank has ended, so the run cannot continue"
+LAST_WORD = 20.0
+"""Seconds that a rank which has failed listens whether rank 0 has too."""
+RANK_LOST = "another rank has ended, so the run cannot continue"
 """How rank 0's message begins where another rank has ended."""
 
 
 class TorchProcessGroup(ProcessGroup):
-    """Ranks of torch.distributed."""
+    """The ranks of torch.distributed. All ranks call the same methods in the same order."""
 
     def __init__(
         self, rank: int = 0, size: int = 1, *, tree: bool = False, shard_from: int = SMALL_MODEL
     ) -> None:
-        """The default group has been made where `size` is above 1; all ranks make this object. Each
-        rank has the whole of a model below `shard_from` parameters. Raises `ConfigError` for a
-        number of ranks that no binary tree has."""
+        """Create the group of this rank; if `size` is above 1, the default group must exist.
+
+        Models below `shard_from` parameters are not sharded. Raises `ConfigError` if `tree` is set
+        and the number of ranks is not a power of two.
+        """
         if tree and size & (size - 1):
             raise ConfigError(
                 f"the number of ranks must be a power of two (1, 2, 4, 8 ...), got {size}"
             )
         self.rank, self.size, self._tree, self._shard_from = rank, size, tree, shard_from
         self._sharded = WeakSet[Network]()
-        self._patient: Any = None
+        self._rollout_group: Any = None
         if size > 1:
-            self._patient = dist.new_group(timeout=PLAYING, backend="gloo")
+            self._rollout_group = dist.new_group(timeout=ROLLOUT_TIMEOUT, backend="gloo")
 
     def agree(self, make: Callable[[], Out]) -> Out:
-        """See `ProcessGroup`. An error of `make` ends rank 0, and with it the others."""
+        """Return rank 0's value of `make` on every rank; see `ProcessGroup`. An error of `make`
+        ends all ranks."""
         made = make() if self.rank == 0 else None
         if self.size > 1:
-            packed = [_packed(made) if self.rank == 0 else b""]
-            self._wait(lambda: dist.broadcast_object_list(packed, src=0, group=self._patient))
-            made = _unpacked(packed[0]) if self.rank else made
+            packed = [_serialize(made) if self.rank == 0 else b""]
+            self._wait(lambda: dist.broadcast_object_list(packed, src=0, group=self._rollout_group))
+            made = _deserialize(packed[0]) if self.rank else made
         return cast("Out", made)
 
     def map(self, items: Sequence[Item], work: Callable[[Item], Out]) -> list[Out]:
-        """See `ProcessGroup`."""
+        """Apply `work` to the items of all ranks; see `ProcessGroup`."""
         mine = items[self.rank :: self.size]
-        with self._peers():
+        with self._convert_peer_errors():
             found = [work(item) for item in mine]
             if self._sharded and len(mine) < -(-len(items) // self.size):
                 work(items[-1])  # whoever gathers a tensor needs all
         for network in self._sharded:
             sharding.release(network)
-        return self._together(found, len(items))
+        return self._gather(found, len(items))
 
     def accumulate(
         self,
@@ -99,37 +105,48 @@ class TorchProcessGroup(ProcessGroup):
         *,
         threads: int = 1,
     ) -> list[Out]:
-        """See `ProcessGroup`."""
+        """Add up the gradients of all ranks; see `ProcessGroup`."""
         mine: Sequence[Any] = items[self.rank :: self.size]
         turns, count, of = -(-len(items) // self.size), len(mine), cast("Any", loss)
         sharded = sharding.is_sharded(parameters)
         if sharded:
-            mine, of = sharding.padded(items, self.rank, self.size, loss)
-        with self._peers():
+            mine, of = sharding.pad_items(items, self.rank, self.size, loss)
+        with self._convert_peer_errors():
             if self._tree:
                 reports = accumulate_in_tree(parameters, mine, turns, of, self.size)
             else:
-                reports = accumulate(parameters, mine, of, threads=1 if sharded else threads)
-                self._reduce(sharding.whole(parameters))
+                alone = 1 if sharded else threads
+                reports = super().accumulate(parameters, mine, of, threads=alone)
+                self._reduce_gradients(sharding.replicated(parameters))
         if sharded:
             for network in self._sharded:
                 sharding.release(network)
-        return self._together(cast("list[Out]", reports[:count]), len(items))
+        return self._gather(cast("list[Out]", reports[:count]), len(items))
+
+    def goes_on(self) -> bool:
+        """See `ProcessGroup`."""
+        heard: list[None] = []
+        listener = threading.Thread(
+            target=lambda: heard.append(self.agree(lambda: None)), name="last-word", daemon=True
+        )
+        listener.start()
+        listener.join(LAST_WORD)
+        return bool(heard) or listener.is_alive()
 
     def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
-        """See `ProcessGroup`."""
+        """Clip the gradients by the norm over all ranks; see `ProcessGroup`."""
         if not sharding.is_sharded(parameters):
             return super().clip(parameters, limit)
-        with self._peers():
+        with self._convert_peer_errors():
             return sharding.clip(parameters, limit, exact=self._tree)
 
     def shard(
         self, policy: Policy, dtype: torch.dtype, *, offload: bool = False, head: bool = True
     ) -> Policy:
-        """See `ProcessGroup`."""
+        """Return the policy, or a sharded copy if it is large; see `ProcessGroup`."""
         if self.size == 1 or policy.count() < self._shard_from:
             return policy
-        made = sharding.sharded(
+        made = sharding.shard_policy(
             policy, self.size, dtype, offload=offload, tree=self._tree, head=head
         )
         self._sharded.add(made.network)
@@ -138,31 +155,32 @@ class TorchProcessGroup(ProcessGroup):
         return made
 
     def publish(self, trained: Policy, whole: Policy) -> None:
-        """See `ProcessGroup`."""
+        """Copy sharded weights to rank 0's whole policy; see `ProcessGroup`."""
         if trained is not whole:
-            with self._peers():
+            with self._convert_peer_errors():
                 sharding.publish(trained, whole, self.rank)
 
     def share_out(self, optimizer: torch.optim.Optimizer) -> None:
-        """See `ProcessGroup`."""
-        sharding.share_out(optimizer)
+        """Shard an optimizer state that was loaded whole; see `ProcessGroup`."""
+        sharding.shard_optimizer(optimizer)
 
     def load(self, named: Iterable[tuple[str, Tensor]], whole: Mapping[str, Tensor]) -> None:
-        """See `ProcessGroup`."""
+        """Load whole tensors into this rank's shards; see `ProcessGroup`."""
         sharding.load(named, whole)
 
     def in_parts(self, values: object) -> bool:
-        """See `ProcessGroup`."""
-        return sharding.in_parts(values)
+        """Return True if a state contains sharded tensors; see `ProcessGroup`."""
+        return sharding.has_shards(values)
 
     def write_parts(self, place: Path | None, values: dict[str, Any]) -> None:
-        """See `ProcessGroup`."""
+        """Write the shards of all ranks to a folder; see `ProcessGroup`."""
         there = self.agree(lambda: str(place))
-        with self._peers():
+        with self._convert_peer_errors():
             write(there, values)
 
-    def _reduce(self, parameters: Sequence[Tensor]) -> None:
-        """Add the gradients of all ranks; a parameter that none has a gradient for stays so."""
+    def _reduce_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Add up the gradients of all ranks. A parameter without a gradient on every rank keeps
+        None."""
         if self.size == 1 or not parameters:
             return
         there = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
@@ -172,28 +190,32 @@ class TorchProcessGroup(ProcessGroup):
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad)
 
-    def _together(self, mine: list[Out], count: int) -> list[Out]:
-        """Gather what all ranks have, in the order of the items."""
+    def _gather(self, mine: list[Out], count: int) -> list[Out]:
+        """Gather the results of all ranks, in the order of the items."""
         if self.size == 1:
             return mine
         parts: list[Any] = [None] * self.size
-        packed = _packed(mine)
+        packed = _serialize(mine)
         self._wait(lambda: dist.all_gather_object(parts, packed))
-        by_rank: list[list[Out]] = [_unpacked(part) for part in parts]
+        by_rank: list[list[Out]] = [_deserialize(part) for part in parts]
         return [by_rank[i % self.size][i // self.size] for i in range(count)]
 
     def _wait(self, collective: Callable[[], object]) -> None:
-        """Wait for the other ranks: on rank 0, which receives signals, in a thread, since torch
-        handles none before all ranks have come."""
-        with self._peers():
+        """Run a collective operation.
+
+        On rank 0, which receives signals, it runs in a thread, since torch blocks signals until all
+        ranks have called it.
+        """
+        with self._convert_peer_errors():
             if self.rank or threading.current_thread() is not threading.main_thread():
                 collective()
             else:
-                in_thread(collective)
+                run_in_thread(collective)
 
     @contextmanager
-    def _peers(self) -> Generator[None]:
-        """Convert the error of a rank that has ended: rank 0 raises `RunError`, others end."""
+    def _convert_peer_errors(self) -> Generator[None]:
+        """Convert errors caused by the end of another rank: rank 0 raises `RunError`, other ranks
+        exit."""
         try:
             yield
         except RuntimeError as error:
@@ -202,12 +224,15 @@ class TorchProcessGroup(ProcessGroup):
             if self.rank:
                 raise SystemExit(0) from error
             reason = str(error).partition("\n")[0].rpartition("] ")[2].partition(". ")[0]
-            raise RunError(f"{LOST} ({reason})") from error
+            raise RunError(f"{RANK_LOST} ({reason})") from error
 
 
 def joined() -> TorchProcessGroup:
-    """Return the group that this process was started in. Raises `ConfigError` where a launcher's
-    variables are missing or wrong, `RunError` where the other ranks do not come."""
+    """Join the process group that a launcher describes in environment variables, and return it.
+
+    Raises `ConfigError` for missing or invalid variables, and `RunError` if the other ranks do not
+    connect.
+    """
     for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT"):
         value, many = os.environ.get(name, ""), os.environ["WORLD_SIZE"]
         if not value:
@@ -225,13 +250,15 @@ def joined() -> TorchProcessGroup:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
 
     def connect() -> TorchProcessGroup:
-        store: Any = next(rendezvous("env://", rank, size, timeout=MEETING))[0]
-        own = cast("Any", dist).PrefixStore(meet(store, rank, size), store)
-        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=WORKING)
+        store: Any = next(rendezvous("env://", rank, size, timeout=CONNECT_TIMEOUT))[0]
+        own = cast("Any", dist).PrefixStore(agree_on_name(store, rank, size), store)
+        dist.init_process_group(
+            backend, store=own, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT
+        )
         return TorchProcessGroup(rank, size)
 
     try:
-        group = in_thread(connect)
+        group = run_in_thread(connect)
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).partition("\n")[0]
@@ -243,14 +270,17 @@ def joined() -> TorchProcessGroup:
     return group
 
 
-def meet(store: Any, rank: int, size: int) -> str:
-    """Return a name that the ranks of this start agree on. A launcher's store keeps the values of
-    ranks before a restart, so each rank asks with a word that nobody has used, and is answered
-    under it. Raises `RuntimeError` where a rank does not come in time."""
-    word, until = secrets.token_hex(8), time.monotonic() + MEETING.total_seconds()
+def agree_on_name(store: Any, rank: int, size: int) -> str:
+    """Return a name for this start, equal on all ranks.
+
+    A launcher's store still has the values of ranks before a restart. So each rank asks under a new
+    random key, and rank 0 answers under that key. Raises `RuntimeError` if a rank does not connect
+    in time.
+    """
+    word, until = secrets.token_hex(8), time.monotonic() + CONNECT_TIMEOUT.total_seconds()
     if rank:
         store.set(f"asks/{rank}", word)
-        store.wait([f"answer/{word}"], MEETING)
+        store.wait([f"answer/{word}"], CONNECT_TIMEOUT)
         name: str = store.get(f"answer/{word}").decode()
         store.set(f"known/{name}/{rank}", "")
         return name
@@ -266,11 +296,11 @@ def meet(store: Any, rank: int, size: int) -> str:
     return word
 
 
-def _packed(value: object) -> bytes:
+def _serialize(value: object) -> bytes:
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return buffer.getvalue()
 
 
-def _unpacked(packed: bytes) -> Any:
+def _deserialize(packed: bytes) -> Any:
     return torch.load(io.BytesIO(packed), map_location="cpu", weights_only=False)

@@ -1,9 +1,9 @@
-"""A rollout worker: a process that Ray placed, with a copy of the policies and a placement.
+"""A rollout worker: a Ray actor with a copy of the policies and engines for them.
 
-It plays groups as one process would (`weights/placement.py`), on engines whose samples do not
-depend on what else is sampled: who plays a group, and beside which others, changes no bit of it.
-Tools, environments, rewards and sandboxes run here; what was played goes back to the training,
-which alone writes the record. Weights come by name and version and are taken when they are new.
+It plays groups as a single process does (`weights/placement.py`), on engines whose samples do not
+depend on other samples of the batch: a group is equal bit for bit on every worker. Tools,
+environments, rewards and sandboxes run here; rollouts are sent back to the trainer, which writes
+the store. Weights have a name and a version, and are loaded if the version has changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tutelage.distributed.shipment import Parts, Shipment, check_same, unpacked
+from tutelage.distributed.shipment import Parts, Shipment, check_versions, load_shipment
 from tutelage.gateway.address import BIND, URL
 from tutelage.policy import machine
 from tutelage.policy.model import Policy
@@ -39,36 +39,39 @@ from tutelage.weights.inputs import TrainingInputs
 from tutelage.weights.placement import FROZEN, LocalPlacement, PlaySettings
 
 Weights = Mapping[str, tuple[int, Sequence[Any]]]
-"""By policy: its version, and in a list the reference to its tensors, so that Ray passes it on
-unread."""
+"""The version of each policy and the reference to its tensors, in a list so that Ray does not
+resolve it."""
 
 
 @dataclass(slots=True)
 class Played:
-    """A group as it was played."""
+    """The result of playing a group."""
 
     rollouts: list[Rollout]
     spans: dict[str, list[SpanRecord]] = field(default_factory=dict[str, "list[SpanRecord]"])
-    """What the code of a rollout opened, by its id."""
+    """The spans of user code, by rollout id."""
     traces: list[SpanRecord] = field(default_factory=list[SpanRecord])
-    """What agents sent by themselves since the last group."""
+    """The spans that agents sent to the gateway since the last group."""
 
 
 class RolloutWorker:
-    """See the module's docstring. Ray runs all its methods in one event loop."""
+    """A Ray actor that plays groups of rollouts. Ray runs all of its methods in one event loop."""
 
     def __init__(self) -> None:
-        self._ready: asyncio.Future[_Stage] | None = None
+        self._ready: asyncio.Future[_WorkerState] | None = None
 
     async def prepare(self, trainer: JSON, shipment: Shipment) -> JSON:
-        """Take over what is played, and say what bits depend on here. `trainer` is what they depend
-        on there. Raises `ConfigError` for another Python or version, and what cannot be loaded."""
+        """Load the shipment and return this worker's host, process and compute conditions.
+
+        `trainer` is the trainer's Python and Tutelage version. Raises `ConfigError` if this
+        worker's versions differ, or if a part cannot be loaded.
+        """
         self._ready = asyncio.get_running_loop().create_future()
         try:
             for name in (BIND, URL):  # each worker has a gateway of its own
                 os.environ.pop(name, None)
-            check_same(trainer, host := platform.node())
-            stage = await _Stage.open(await unpacked(shipment, host))
+            check_versions(trainer, host := platform.node())
+            stage = await _WorkerState.open(await load_shipment(shipment, host))
             self._ready.set_result(stage)
         except Exception as error:
             self._ready.set_exception(error)
@@ -80,7 +83,7 @@ class RolloutWorker:
     async def play(
         self, specs: Sequence[RolloutSpec], play: PlaySettings, weights: Weights, *, spans: bool
     ) -> Played:
-        """Play one group; with `spans` what the code of its rollouts opened comes back too."""
+        """Play one group of rollouts, with the spans of user code if `spans` is True."""
         while self._ready is None:  # the call to prepare was sent first, and may begin later
             await asyncio.sleep(0)
         stage = await self._ready
@@ -97,20 +100,22 @@ class RolloutWorker:
         return Played(rollouts, kept, stage.traces())
 
 
-class _Stage:
-    """What a worker plays with."""
+class _WorkerState:
+    """A worker's training inputs, policies and engines."""
 
     def __init__(self, setting: TrainingInputs, policies: dict[str, Policy]) -> None:
         self.setting, self._policies = setting, policies
         self.placement = LocalPlacement(setting, policies.__getitem__)
         self._versions: dict[str, int] = {}
-        self._taking = asyncio.Lock()
+        self._loading = asyncio.Lock()
         self._traces: list[SpanRecord] = []
 
     @classmethod
-    async def open(cls, parts: Parts) -> _Stage:
-        """Read what the configuration names, and begin what the agent needs: a manager of this
-        process, which stays open until the process ends."""
+    async def open(cls, parts: Parts) -> _WorkerState:
+        """Build the training inputs from a shipment, and start the agent's rollout manager.
+
+        The manager stays open until this process ends.
+        """
         config, policies, given = parts.config, parts.policies, None
         policies[FROZEN] = policies[POLICY].copy()
         load_extensions(config)
@@ -145,8 +150,8 @@ class _Stage:
         return cls(setting, policies)
 
     async def take(self, weights: Weights) -> None:
-        """Load the weights that are new."""
-        async with self._taking:
+        """Load the weights whose version has changed."""
+        async with self._loading:
             for name, (version, (reference,)) in weights.items():
                 if self._versions.get(name) != version:
                     tensors: dict[str, Tensor] = await reference
@@ -155,10 +160,10 @@ class _Stage:
                     policy.version = self._versions[name] = version
 
     def add_traces(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Keep spans that agents sent by themselves."""
+        """Keep the spans that agents sent to this worker's gateway."""
         self._traces.extend(spans)
 
     def traces(self) -> list[SpanRecord]:
-        """Return what agents sent by themselves since the last call."""
+        """Return and remove the spans that agents sent since the last call."""
         traces, self._traces = self._traces, []
         return traces

@@ -1,7 +1,7 @@
-"""Ray itself: found at an address, or started on this machine for one run, and left as it was.
+"""Connect to a Ray cluster at an address, or start Ray on this machine for one run.
 
-Ray is asked for nothing that a run does not need: no dashboard, no usage statistics, no output of
-its own. A process that has connected to Ray already is left connected.
+Ray runs without dashboard, usage statistics and output. A process that was already connected to Ray
+stays connected after the run.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from tutelage.runs.signals import StopRequested
 from tutelage.types import JSON
 
 _REACH_SECONDS = 10.0
-"""How long a head node may take to accept a connection."""
+"""Seconds that a head node may take to accept a connection."""
 _FREE_SECONDS = 10.0
-"""How long the workers of a run that has just ended may still hold their CPUs."""
+"""Seconds to wait for the CPUs of a run that has just ended."""
 _AUTH_MODE = "RAY_AUTH_MODE"
 _TOKEN_FILE = "~/.ray/auth_token"
 _TOKEN_SETUP = "ray._private.authentication.authentication_token_setup"
 _NO_TOKEN = "needs a token, and got none or a wrong one"
-_LEAST_STORE = 100 * 2**20
-"""Bytes of the store in which weights lie between training and workers."""
+_MIN_STORE_BYTES = 100 * 2**20
+"""Minimum size in bytes of Ray's object store, which holds the weights for workers."""
 
 
 def import_ray(asked: str = "agent.placement='ray'") -> Any:
-    """The package, for what is `asked`. Raises `MissingExtraError`."""
+    """Import Ray and return it. Raises `MissingExtraError`, naming the setting `asked` that needs
+    it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # The workers have no GPU, and Ray need not say how it will hide some one day.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -51,7 +52,7 @@ def import_ray(asked: str = "agent.placement='ray'") -> Any:
 
 
 def check_address(config: RunConfig) -> None:
-    """Raise `ConfigError` where nothing answers at the address of the cluster."""
+    """Raise `ConfigError` if no server answers at the configured address of the cluster."""
     address = config.ray_kwargs.ray_init.address
     if address in (None, "auto"):
         return
@@ -60,12 +61,15 @@ def check_address(config: RunConfig) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS).close()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise _unreachable(address, reason) from error
+        raise _connection_error(address, reason) from error
 
 
 def connect(config: RunConfig, weights: int) -> bool:
-    """Have this process connected to Ray, whose local store is to hold `weights` bytes some times;
-    returns whether it was not before. Raises `ConfigError` where that is impossible."""
+    """Connect this process to Ray and return True, or return False if it is already connected.
+
+    `weights` is the size in bytes of the policies' weights, by which the store of a new local
+    cluster is sized. Raises `ConfigError` if connecting fails.
+    """
     ray = import_ray()
     if ray.is_initialized():
         return False
@@ -76,12 +80,12 @@ def connect(config: RunConfig, weights: int) -> bool:
             "address": "local",  # else RAY_ADDRESS would be read
             "num_cpus": asked.num_cpus,
             "include_dashboard": False,
-            "object_store_memory": max(_LEAST_STORE, 4 * weights),
+            "object_store_memory": max(_MIN_STORE_BYTES, 4 * weights),
             "_node_ip_address": "127.0.0.1",
         }
     else:
         _send_token()
-    with _own_signals():
+    with _keep_signal_handler():
         try:
             ray.init(**options, log_to_driver=False, logging_level="ERROR", configure_logging=True)
         except BaseException as error:
@@ -89,17 +93,17 @@ def connect(config: RunConfig, weights: int) -> bool:
                 ray.shutdown()
             if not isinstance(error, Exception):
                 raise
-            raise _unreachable(asked.address or "local", _reason(error)) from error
+            raise _connection_error(asked.address or "local", _describe_failure(error)) from error
     return True
 
 
 def watch_head() -> HeadWatch:
-    """What looks for the head node of the cluster that this process is connected to."""
+    """Return a watch on the head node of the connected cluster."""
     return HeadWatch(import_ray().get_runtime_context().gcs_address)
 
 
-def workers_of(config: RunConfig) -> int:
-    """How many workers a run gets. Raises `ConfigError` where the cluster has no room for them."""
+def count_workers(config: RunConfig) -> int:
+    """Return the number of rollout workers. Raises `ConfigError` if the cluster lacks free CPUs."""
     ray, asked = import_ray(), config.ray_kwargs.ray_init.num_cpus
     there, free = (int(f().get("CPU", 0)) for f in (ray.cluster_resources, ray.available_resources))
     until = time.monotonic() + _FREE_SECONDS
@@ -112,29 +116,31 @@ def workers_of(config: RunConfig) -> int:
         raise ConfigError(
             f"the Ray cluster has {there} CPUs, of which {free} are free, but "
             f"{asked or 'at least 1'} {'are' if asked and asked > 1 else 'is'} needed: "
-            f"{fewer}{wait}{add_node()}"
+            f"{fewer}{wait}{node_advice()}"
         )
     return min(asked or free, config.data.train_batch_size)
 
 
-def add_node(what: str = "CPU") -> str:
-    """How CPUs or GPUs are added to the cluster that this process is connected to."""
+def node_advice(what: str = "CPU") -> str:
+    """Return advice on adding a node with CPUs or GPUs to the connected cluster."""
     address = import_ray().get_runtime_context().gcs_address
     option = {"CPU": "--num-cpus", "GPU": "--num-gpus"}[what]
-    mode = "RAY_AUTH_MODE=token " if _mode() == "token" else ""
+    mode = "RAY_AUTH_MODE=token " if _auth_mode() == "token" else ""
     return f"start a node with `{mode}ray start --address={address} {option}=N`"
 
 
-def _mode() -> str | None:
-    """Whether Ray sends tokens, and asks for them: `token`, `disabled`, or not set."""
+def _auth_mode() -> str | None:
+    """Return the value of `RAY_AUTH_MODE` in lower case, or None if it is not set."""
     mode = os.environ.get(_AUTH_MODE)
     return None if mode is None else mode.lower()
 
 
 def _send_token() -> None:
-    """Send the token of this user where there is one, unless `RAY_AUTH_MODE` says otherwise. Ray
-    does so for the address `auto` alone; a cluster without tokens accepts one. Where another
-    version of Ray has this elsewhere, its own rule holds."""
+    """Enable authentication with the user's token if there is one and `RAY_AUTH_MODE` allows it.
+
+    Ray does this for the address `auto` only. A cluster without authentication accepts a token. If
+    this version of Ray has no such function, Ray's own rule applies.
+    """
     try:
         setup = importlib.import_module(_TOKEN_SETUP)
         enable = setup.maybe_enable_token_auth_if_token_available
@@ -144,14 +150,13 @@ def _send_token() -> None:
     enable(warn_if_disabled=False)
 
 
-def prepared(references: list[Any]) -> list[JSON]:
-    """Return what actors say of themselves once they are ready. Raises `ConfigError` where one
-    cannot be started."""
+def wait_until_ready(references: list[Any]) -> list[JSON]:
+    """Wait for actors to start, and return their facts. Raises `ConfigError` if one fails."""
     ray = import_ray()
     try:
         return ray.get(references)
     except TutelageError as error:
-        raise ConfigError(own_words(error)) from error
+        raise ConfigError(remote_message(error)) from error
     except ray.exceptions.RayActorError as error:
         raise ConfigError(
             f"cannot start a Ray actor: {' '.join(str(error).split())[-600:]}. Install this "
@@ -159,17 +164,17 @@ def prepared(references: list[Any]) -> list[JSON]:
         ) from error
 
 
-def own_words(error: BaseException) -> str:
-    """The message of an error as it was raised in an actor, without Ray's account of the way."""
+def remote_message(error: BaseException) -> str:
+    """Return the message of the exception that an actor raised, without Ray's traceback."""
     cause = getattr(error, "cause", None)
     return str(cause if cause is not None else error)
 
 
-def _unreachable(address: str, reason: object) -> ConfigError:
+def _connection_error(address: str, reason: object) -> ConfigError:
     if reason is _NO_TOKEN:
         mend = f"copy {_TOKEN_FILE} of its head node here, or set RAY_AUTH_TOKEN to it"
-        if _mode() not in (None, "token"):
-            mend = f"set {_AUTH_MODE}=token (it is {_mode()!r}); {mend}"
+        if _auth_mode() not in (None, "token"):
+            mend = f"set {_AUTH_MODE}=token (it is {_auth_mode()!r}); {mend}"
         return ConfigError(f"the Ray cluster at {address!r} {_NO_TOKEN}: {mend}")
     port = address.rpartition(":")[2]
     start = f"ray start --head --port={port}" if port.isdecimal() else "ray start --head"
@@ -185,8 +190,8 @@ def _unreachable(address: str, reason: object) -> ConfigError:
     return ConfigError(f"cannot use a Ray cluster at {address!r}: {reason}; {way}")
 
 
-def _reason(error: Exception) -> str:
-    """Why Ray could not be had; that it wants a token is said by a cause of the error alone."""
+def _describe_failure(error: Exception) -> str:
+    """Describe why connecting to Ray failed. A missing token is only mentioned in the causes."""
     account = "".join(traceback.format_exception(error))
     if "AuthenticationError" in account or "InvalidAuthToken" in account:
         return _NO_TOKEN
@@ -194,9 +199,8 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def _own_signals() -> Generator[None]:
-    """Ray replaces the handler of SIGTERM, which is the run's, with one that ends the process and
-    says nothing."""
+def _keep_signal_handler() -> Generator[None]:
+    """Restore the run's handler of SIGTERM, which Ray replaces by one that exits silently."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

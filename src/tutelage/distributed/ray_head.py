@@ -1,8 +1,8 @@
-"""Notices that Ray's head node is gone, and has the run end while it still can.
+"""Detect the loss of Ray's head node, and end the run with a checkpoint.
 
-Ray ends every process of a cluster a minute after its head is lost, without a word of the run. So
-a thread looks for it: once it has not answered for some seconds the run is asked to end after its
-step, as by SIGTERM, and soon after that to end at once, since what it waits for may never come.
+Ray kills every process of a cluster a minute after its head node is lost. So a thread checks the
+head node: after some seconds without an answer it asks the run to end after its step, as SIGTERM
+does, and later to end at once, since the run may be waiting for a worker that never answers.
 """
 
 from __future__ import annotations
@@ -12,65 +12,64 @@ import threading
 import time
 from collections.abc import Callable
 
-from tutelage.distributed.waiting import in_thread
+from tutelage.distributed.waiting import run_in_thread
 from tutelage.runs.signals import ask_to_end
 
-_LOOK_SECONDS = 2.0
-"""Between two looks."""
-_GONE_SECONDS = 10.0
-"""Without an answer: then the head counts as lost."""
-_INSIST_SECONDS = 25.0
-"""How long the step may take to its end then; Ray leaves a minute in all."""
+_CHECK_SECONDS = 2.0
+"""Seconds between two checks."""
+_LOST_SECONDS = 10.0
+"""Seconds without an answer after which the head node counts as lost."""
+_END_SECONDS = 25.0
+"""Seconds that the step then has to end, out of the minute that Ray allows."""
 
 
 class HeadWatch:
-    """Looks for the head node at `address` until it is closed."""
+    """A watch on Ray's head node at `address`, in a thread, until `close`."""
 
     def __init__(self, address: str, *, scale: float = 1.0) -> None:
-        """`scale` makes all times shorter or longer, for tests."""
+        """Start the watch. `scale` multiplies all intervals, for tests."""
         self.address, self.gone = address, False
         self.reason = f"Ray's head node, {address}, no longer answers"
         self._scale = scale
-        self._over = threading.Event()
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def reachable(self) -> bool:
-        """Whether the head node answers now."""
-        return not self.gone and self._answers()
+        """Return True if the head node answers."""
+        return not self.gone and self._connects()
 
     def ask(self, question: Callable[[], object]) -> bool:
-        """Ask Ray something, which may never return without the head node. Returns False if that
-        does not answer any more."""
+        """Call a function that needs the head node. Returns False if the head node is lost."""
         if reachable := self.reachable():
             try:
-                in_thread(question, lambda: not self.reachable())
+                run_in_thread(question, lambda: not self.reachable())
             except ConnectionError:
                 return False
         return reachable
 
     def close(self) -> None:
-        """End looking."""
-        self._over.set()
+        """End the watch."""
+        self._closed.set()
         self._thread.join()
 
     def _watch(self) -> None:
         seen = time.monotonic()
-        while not self._over.wait(_LOOK_SECONDS * self._scale):
-            if self._answers():
+        while not self._closed.wait(_CHECK_SECONDS * self._scale):
+            if self._connects():
                 seen = time.monotonic()
-            elif time.monotonic() - seen >= _GONE_SECONDS * self._scale:
+            elif time.monotonic() - seen >= _LOST_SECONDS * self._scale:
                 self.gone = True
                 break
         if self.gone:
             ask_to_end(f"{self.reason}.")
-            if not self._over.wait(_INSIST_SECONDS * self._scale):
+            if not self._closed.wait(_END_SECONDS * self._scale):
                 ask_to_end(f"{self.reason}.")
 
-    def _answers(self) -> bool:
+    def _connects(self) -> bool:
         host, _, port = self.address.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), _LOOK_SECONDS).close()
+            socket.create_connection((host.strip("[]"), int(port)), _CHECK_SECONDS).close()
         except OSError:
             return False
         return True

@@ -1,9 +1,9 @@
-"""Ranks that Ray places, where no torchrun has started them.
+"""Start the ranks of a training on Ray, in place of torchrun.
 
-The process of the command is rank 0: it has the console, the signals and the run folder, as under
-torchrun. Each other rank is a Ray actor, in a placement group that keeps a place for rank 0 too. An
-actor gets the variables that torchrun would set and does what the command does there
-(`weights/jobs.py`). Whatever ends a rank ends all of them, and what it said is told here.
+The process of the command is rank 0, which has the console, the signals and the run folder, as
+under torchrun. Each other rank is a Ray actor, in a placement group that reserves room for rank 0
+too. An actor sets the variables that torchrun would set and runs the same training
+(`weights/jobs.py`). If a rank ends, all ranks end, and its error is raised here.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import torch.distributed as dist
 
 from tutelage.config import Resolved, RunConfig
 from tutelage.distributed import ray_cluster
-from tutelage.distributed.process_group import LOST
-from tutelage.distributed.ray_cluster import own_words
-from tutelage.distributed.waiting import in_thread
+from tutelage.distributed.process_group import RANK_LOST
+from tutelage.distributed.ray_cluster import remote_message
+from tutelage.distributed.waiting import run_in_thread
 from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.policy.machine import OMP, machine_facts
 from tutelage.runs.folder import RunFolder
@@ -35,29 +35,29 @@ from tutelage.types import JSON
 from tutelage.weights import jobs
 from tutelage.weights.process_group import ProcessGroup, launched
 
-_ROOM_SECONDS = 20.0
-"""How long those who hold CPUs may take to give them up."""
-_WORD_SECONDS = 10.0
-"""How long Ray may take to tell what ended a rank."""
-_LOOK_SECONDS = 0.5
+_RESERVE_SECONDS = 20.0
+"""Seconds to wait for free CPUs or GPUs."""
+_ERROR_SECONDS = 10.0
+"""Seconds that Ray may take to report the error of a rank."""
+_CHECK_SECONDS = 0.5
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _ADDRESS_OF_INTERFACE = 0x8915
-"""Linux's number of the question which address an interface has."""
+"""Linux's ioctl request for the address of an interface (SIOCGIFADDR)."""
 
 
 class RayRank:
-    """The process of a rank beside the first."""
+    """A Ray actor that runs one rank other than rank 0."""
 
     def prepare(self) -> JSON:
-        """Return where this is."""
+        """Return the node, host and process id of this actor."""
         import ray
 
         node = ray.get_runtime_context().get_node_id()
         return {"node": node, "host": platform.node(), "pid": os.getpid()}
 
     def work(self, env: Mapping[str, str], place: str, resolved: str, folder: str) -> bool:
-        """Follow rank 0 to its end; returns whether it was a good one."""
-        os.environ.update({**_of_interface(), **env})
+        """Run this rank to the end of the training; return True unless it exited early."""
+        os.environ.update({**_interface_variables(), **env})
         with suppress(OSError):
             os.chdir(place)
         try:
@@ -69,14 +69,17 @@ class RayRank:
 
 @contextmanager
 def placed(resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
-    """Around the work of rank 0: the group of this process and of the ranks that Ray places.
-    Raises `ConfigError`, `MissingExtraError` and `RunError` for what stands against it."""
+    """Start the ranks on Ray, and yield the process group that this process leads.
+
+    Raises `ConfigError`, `MissingExtraError` and `RunError` if the ranks cannot be started or one
+    of them ends.
+    """
     ranks = _RayRanks(resolved.config)
     try:
         with ranks.joined(resolved, folder) as group:
             yield group
     except RunError as error:
-        if str(error).startswith(LOST):
+        if str(error).startswith(RANK_LOST):
             ranks.explain(error)
         raise
     finally:
@@ -84,7 +87,7 @@ def placed(resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
 
 
 class _RayRanks:
-    """The actors, and the errors that ended them."""
+    """The actors of the ranks, and the errors of those that ended."""
 
     def __init__(self, config: RunConfig) -> None:
         self._ray = ray_cluster.import_ray(f"trainer.nnodes={config.trainer.nnodes}")
@@ -94,20 +97,20 @@ class _RayRanks:
         self._actors, self._facts = list[Any](), list[JSON]()
         self._group: Any = None
         self._errors = dict[int, Exception]()
-        """By actor: what ended its rank."""
-        self._over = threading.Event()
+        """The error that ended a rank, by the index of its actor."""
+        self._closed = threading.Event()
         self._watcher: threading.Thread | None = None
         try:
-            self._start(config)
+            self._start_actors(config)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, config: RunConfig) -> None:
-        """Have all actors started, each at its place."""
+    def _start_actors(self, config: RunConfig) -> None:
+        """Start all actors, each in its bundle of the placement group."""
         gpu, nodes = machine_facts().device_of(config) == "cuda", config.trainer.nnodes
         each = config.trainer.n_gpus_per_node or 1 if gpu else 1
-        self._group = self._room(nodes, each, gpu=gpu)
+        self._group = self._reserve_resources(nodes, each, gpu=gpu)
         schedule: Any = importlib.import_module("ray.util.scheduling_strategies")
         # A GPU is chosen by LOCAL_RANK, so an actor has to see all of its node.
         env = {"runtime_env": {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}}
@@ -117,15 +120,15 @@ class _RayRanks:
                 self._group, placement_group_bundle_index=rank // each
             )
             self._actors.append(make.options(scheduling_strategy=where).remote())
-        self._facts = ray_cluster.prepared([a.prepare.remote() for a in self._actors])
+        self._facts = ray_cluster.wait_until_ready([a.prepare.remote() for a in self._actors])
 
-    def _room(self, nodes: int, each: int, *, gpu: bool) -> Any:
-        """A place for each rank, that of rank 0 on this node. Raises `ConfigError`."""
+    def _reserve_resources(self, nodes: int, each: int, *, gpu: bool) -> Any:
+        """Reserve CPUs or GPUs for all ranks, with rank 0 on this node. Raises `ConfigError`."""
         util, address = self._ray.util, self._ray.util.get_node_ip_address()
         bundle: dict[str, float] = {"CPU": each, **({"GPU": each} if gpu else {})}
         bundles = [{**bundle, f"node:{address}": 0.001}, *([bundle] * (nodes - 1))]
         group = util.placement_group(bundles, strategy="STRICT_SPREAD" if gpu else "SPREAD")
-        if group.wait(_ROOM_SECONDS):
+        if group.wait(_RESERVE_SECONDS):
             return group
         free, what = self._ray.available_resources(), "GPU" if gpu else "CPU"
         util.remove_placement_group(group)
@@ -135,13 +138,15 @@ class _RayRanks:
             f"the Ray cluster has no room for trainer.nnodes={nodes}: each needs {each} "
             f"{what}{'s' if each > 1 else ''}{' on a separate node' if gpu else ''}, the first "
             f"on this node, which has {here.get(what, 0):.0f}, and {free.get(what, 0):.0f} "
-            f"are free in total; lower it, or {ray_cluster.add_node(what)}"
+            f"are free in total; lower it, or {ray_cluster.node_advice(what)}"
         )
 
     @contextmanager
     def joined(self, resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
-        """Have all ranks at work, this one too, until the block ends. Raises `RunError` where one
-        ends before all have come."""
+        """Run all ranks until the block ends, and yield the process group.
+
+        Raises `RunError` if a rank ends before all have connected.
+        """
         address, c10d = self._ray.util.get_node_ip_address(), cast("Any", dist)
         store = c10d.TCPStore(address, 0, is_master=True, wait_for_workers=False)
         nodes = [self._ray.get_runtime_context().get_node_id(), *(f["node"] for f in self._facts)]
@@ -169,13 +174,13 @@ class _RayRanks:
         self._watcher = threading.Thread(target=self._watch, args=(refs,), daemon=True)
         self._watcher.start()
         before = dict(os.environ)
-        os.environ.update({**_of_interface(), **variables[0]})
+        os.environ.update({**_interface_variables(), **variables[0]})
         launched.cache_clear()
         try:
             try:
-                group = in_thread(launched, lambda: bool(self._errors), LOST)
+                group = run_in_thread(launched, lambda: bool(self._errors), RANK_LOST)
             except ConnectionError as error:
-                raise RunError(LOST) from error
+                raise RunError(RANK_LOST) from error
             yield group
         finally:
             with suppress(Exception):
@@ -185,10 +190,10 @@ class _RayRanks:
             os.environ.update(before)
 
     def _watch(self, refs: Sequence[Any]) -> None:
-        """Keep what ends a rank, and end its process, whose connections the others wait for."""
+        """Record the error of a rank that ends, and kill its process to close its connections."""
         left = dict(zip(refs, range(len(refs)), strict=True))
-        while left and not self._over.is_set():
-            done, _ = self._ray.wait(list(left), timeout=_LOOK_SECONDS)
+        while left and not self._closed.is_set():
+            done, _ = self._ray.wait(list(left), timeout=_CHECK_SECONDS)
             for ref in done:
                 number, well = left.pop(ref), False
                 try:
@@ -196,50 +201,55 @@ class _RayRanks:
                 except Exception as error:
                     self._errors[number] = error
                 if not well:
-                    self._end(self._actors[number])
+                    self._kill(self._actors[number])
 
     def explain(self, lost: RunError) -> None:
-        """Raise what ended a rank, in Ray's words or its own, where it is known. A head node that
-        is lost takes the ranks of its machine along."""
-        until, reachable = time.monotonic() + _WORD_SECONDS, self._head.reachable()
+        """Raise the error that ended a rank, if it is known within some seconds.
+
+        If the head node is lost, this is named as the cause.
+        """
+        until, reachable = time.monotonic() + _ERROR_SECONDS, self._head.reachable()
         while reachable and not self._errors and time.monotonic() < until:
-            time.sleep(_LOOK_SECONDS / 10)
+            time.sleep(_CHECK_SECONDS / 10)
             reachable = self._head.reachable()
         if not reachable:
             raise RunError(f"{self._head.reason}, so the run cannot continue") from lost
         for number, error in sorted(self._errors.items()):
             if isinstance(error, TutelageError):
-                raise RunError(own_words(error)) from lost
+                raise RunError(remote_message(error)) from lost
             facts, size = self._facts[number], len(self._facts) + 1
             name = f"rank {number + 1} of {size}, process {facts['pid']} on {facts['host']}"
-            told = RunError(f"{name}: {own_words(error).partition(chr(10))[0]}")
+            told = RunError(f"{name}: {remote_message(error).partition(chr(10))[0]}")
             told.add_note(str(error))
             raise told from lost
 
     def close(self) -> None:
-        """End the actors, and Ray where it was begun here; without its head it ends by itself."""
-        self._over.set()
+        """Kill the actors, and shut Ray down if this run started it."""
+        self._closed.set()
         self._head.close()
         if self._watcher is not None:
             self._head.ask(self._watcher.join)
-        if self._head.ask(self._end_all) and self._connected:
+        if self._head.ask(self._kill_all) and self._connected:
             self._ray.shutdown()
 
-    def _end_all(self) -> None:
+    def _kill_all(self) -> None:
         for actor in self._actors:
-            self._end(actor)
+            self._kill(actor)
         if self._group is not None:
             with suppress(Exception):
                 self._ray.util.remove_placement_group(self._group)
 
-    def _end(self, actor: Any) -> None:
+    def _kill(self, actor: Any) -> None:
         with suppress(Exception):
             self._ray.kill(actor)
 
 
-def _of_interface() -> dict[str, str]:
-    """The network by which Ray reaches this node, for torch, which would take that of the host's
-    name."""
+def _interface_variables() -> dict[str, str]:
+    """Return the environment variable that makes torch use the network by which Ray reaches this
+    node.
+
+    By default torch uses the network of the host's name.
+    """
     if os.environ.get(_INTERFACE) or platform.system() != "Linux":
         return {}
     import fcntl

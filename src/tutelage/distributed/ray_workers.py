@@ -1,11 +1,11 @@
-"""A pool of Ray actors that play rollouts, a group at a time, and lose none.
+"""A pool of Ray actors that play groups of rollouts.
 
-The pool is started before a run begins: Ray is connected, every worker has said that it is of the
-same Python and version, and has loaded what it plays with. A group goes to the least busy worker.
-When a worker dies, what it was playing is played again by others with the same seeds, and a new
-worker takes its place; only a whole group counts as played, so nothing is recorded twice. A
-rollout is a function of its seeds, the weights and the agent, so nobody sees who played it. The
-worker's side is `ray_actor.py`, what is sent to it `shipment.py`, Ray itself `ray_cluster.py`.
+The pool is started before a run begins: Ray is connected, and every worker has checked its versions
+and loaded its shipment. A group is assigned to the least busy worker. If a worker dies, its groups
+are played again on other workers with the same seeds, and a new worker replaces it; only whole
+groups are recorded, so no rollout is recorded twice. A rollout depends only on its seeds, the
+weights and the agent, not on its worker. `ray_actor.py` is the worker, `shipment.py` its inputs,
+and `ray_cluster.py` connects to Ray.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from tutelage.distributed import ray_cluster
 from tutelage.distributed.ray_actor import Played, RolloutWorker, Weights
-from tutelage.distributed.ray_cluster import own_words
-from tutelage.distributed.shipment import here, ship
+from tutelage.distributed.ray_cluster import remote_message
+from tutelage.distributed.shipment import here, put_inputs
 from tutelage.errors import RunError, TutelageError
 from tutelage.gateway.app import OnTraces
 from tutelage.policy import machine
@@ -31,41 +31,42 @@ from tutelage.types import JSON, Rollout
 from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
 from tutelage.weights.placement import FROZEN, LocalPlacement, PlaySettings, Tell
 
-_LOSSES = 3
-"""Workers that a group may lose while it plays there alone: then it is the group that ends them."""
-_NOT_BITS = ("platform", "operation_threads", "shards")
-"""Conditions of a machine that change no rollout."""
+_MAX_LOSSES = 3
+"""Number of workers that may die while they play only one group, before the run fails."""
+_IGNORED_CONDITIONS = ("platform", "operation_threads", "shards")
+"""Compute conditions that do not change rollouts."""
 
 
 @dataclass(slots=True, eq=False)
 class _RayActor:
-    """One actor: what it has in hand, and its answer to being prepared."""
+    """An actor, the groups that it is playing, and the reference to the result of `prepare`."""
 
     actor: Any
     prepared: Any
     facts: JSON = field(default_factory=dict[str, Any])
-    """Host, process and conditions, once it said so."""
+    """Host, process id and compute conditions, empty until the actor is ready."""
     groups: dict[int, Sequence[RolloutSpec]] = field(
         default_factory=dict[int, Sequence[RolloutSpec]]
     )
     alone: bool = False
-    """Whether it plays a group that was lost before, and no other beside it."""
+    """True if the actor plays a group that lost a worker before, and no other group."""
 
     @property
     def load(self) -> int:
-        """Rollouts that it plays now."""
+        """Return the number of rollouts that the actor is playing."""
         return sum(len(specs) for specs in self.groups.values())
 
     @property
     def name(self) -> str:
+        """Return the process and host of the actor, for messages."""
         return f"{self.facts['pid']} on {self.facts['host']}" if self.facts else "a new one"
 
 
 class RayPool:
-    """See the module's docstring."""
+    """The rollout workers of a run, as Ray actors."""
 
     def __init__(self, setting: TrainingInputs) -> None:
-        """Start workers. Raises `ConfigError` and `MissingExtraError` for what stands against."""
+        """Start the workers. Raises `ConfigError` and `MissingExtraError` if that fails."""
         self._ray = ray_cluster.import_ray()
         self.lost: type[Exception] = self._ray.exceptions.RayActorError
         self.setting, self.workers = setting, list[_RayActor]()
@@ -74,11 +75,11 @@ class RayPool:
         self._connected = ray_cluster.connect(setting.config, size)
         self._head = ray_cluster.watch_head()
         try:
-            self.size = ray_cluster.workers_of(setting.config)
-            self._shipment = ship(setting)
+            self.size = ray_cluster.count_workers(setting.config)
+            self._shipment = put_inputs(setting)
             self._actor = self._ray.remote(num_cpus=1, max_restarts=0)(RolloutWorker)
-            self._fill()
-            facts = ray_cluster.prepared([worker.prepared for worker in self.workers])
+            self._start_workers()
+            facts = ray_cluster.wait_until_ready([worker.prepared for worker in self.workers])
             for worker, told in zip(self.workers, facts, strict=True):
                 worker.facts = told
         except BaseException:
@@ -86,38 +87,41 @@ class RayPool:
             raise
 
     def remarks(self) -> list[str]:
-        """What rollouts may depend on and is not the same on every worker."""
-        mine = machine.compute_conditions(self.setting.choice)
+        """Describe the differences of workers that may change rollouts."""
+        mine = _relevant(machine.compute_conditions(self.setting.choice))
         return [
             f"rollouts of the Ray worker {worker.name} are not bit-identical to those of this "
             f"machine: here {change.replace(' and is ', ', there ')}"
             for worker in self.workers
-            for change in machine.changed_conditions(_bits(mine), _bits(worker.facts["conditions"]))
+            for change in machine.changed_conditions(mine, _relevant(worker.facts["conditions"]))
         ]
 
     def placement(self, policies: Callable[[str], Policy], tell: Tell) -> RayPlacement:
-        """See `weights/placement.py`."""
+        """Return the placement of rollouts on these workers; see `weights/placement.py`."""
         return RayPlacement(self, policies, tell)
 
     def close(self) -> None:
-        """End the workers, and Ray where it was begun here; without its head it ends by itself."""
+        """Kill the workers, and shut Ray down if this run started it.
+
+        If the head node is lost, Ray ends by itself.
+        """
         self._head.close()
         if not self._head.reachable():
             return
         for worker in self.workers:
-            self._end(worker)
+            self._kill(worker)
         self.workers.clear()
         if self._connected:
             self._ray.shutdown()
 
-    def _fill(self) -> None:
-        """Start as many workers as there should be; they get ready by themselves."""
+    def _start_workers(self) -> None:
+        """Start the missing workers, which load their shipment in the background."""
         while len(self.workers) < self.size:
             actor = self._actor.remote()
             self.workers.append(_RayActor(actor, actor.prepare.remote(here(), self._shipment)))
 
-    def _end(self, worker: _RayActor) -> None:
-        """End a worker, whether or not it lives."""
+    def _kill(self, worker: _RayActor) -> None:
+        """Kill a worker, if it is still alive."""
 
         def kill() -> None:
             with suppress(Exception):
@@ -126,12 +130,12 @@ class RayPool:
         self._head.ask(kill)
 
     def replace(self, worker: _RayActor) -> bool:
-        """Put a new worker in the place of a lost one; False where that was done before."""
+        """Replace a lost worker by a new one. Returns False if it has been replaced before."""
         if worker not in self.workers:
             return False
         self.workers.remove(worker)
-        self._end(worker)
-        self._fill()
+        self._kill(worker)
+        self._start_workers()
         return True
 
     def known(self, worker: _RayActor) -> bool:
@@ -143,11 +147,11 @@ class RayPool:
 
 
 class RayPlacement(LocalPlacement):
-    """Rollouts are played by the workers of a pool, with the weights of now."""
+    """A placement of rollouts on the workers of a pool, with the current weights."""
 
     def __init__(self, pool: RayPool, policies: Callable[[str], Policy], tell: Tell) -> None:
         self._pool, self._policies, self._tell = pool, policies, tell
-        self._put: dict[str, tuple[int, list[Any]]] = {}
+        self._references: dict[str, tuple[int, list[Any]]] = {}
 
     def workers(
         self,
@@ -155,7 +159,8 @@ class RayPlacement(LocalPlacement):
         on_spans: OnSpans | None = None,
         on_traces: OnTraces | None = None,
     ) -> RayWorkers:
-        """See `LocalPlacement`. What agents send by themselves comes with `on_spans`."""
+        """Return the workers for a batch; see `LocalPlacement`. Agents' own spans come with
+        `on_spans`."""
         given = self._pool.setting.given
         names, at_once = [POLICY], self._pool.setting.limits(play.run_id, play.mode).concurrency
         if play.own_agent and given is not None:
@@ -165,27 +170,27 @@ class RayPlacement(LocalPlacement):
         return RayWorkers(self._pool, play, weights, at_once, on_spans, self._tell)
 
     def free(self) -> None:
-        """Workers have memory of their own."""
+        """Do nothing, since workers have their own memory."""
 
     def hand_over_weights(self) -> None:
-        """Workers take them with the first group that needs them."""
+        """Do nothing, since workers load new weights with the next group."""
 
     def _weights(self, name: str) -> tuple[int, list[Any]]:
-        policy, known = self._policies(name), self._put.get(name)
+        policy, known = self._policies(name), self._references.get(name)
         if known is None or known[0] != policy.version:
             tensors = {n: t.detach().cpu() for n, t in policy.named()}
-            self._put[name] = policy.version, [ray_cluster.import_ray().put(tensors)]
-        return self._put[name]
+            self._references[name] = policy.version, [ray_cluster.import_ray().put(tensors)]
+        return self._references[name]
 
 
 @dataclass(eq=False)
 class RayWorkers:
-    """Plays the rollouts of one batch; see `RolloutWorkers`."""
+    """The rollout workers of one batch; see `RolloutWorkers`."""
 
     _pool: RayPool
     _play: PlaySettings
     _weights: Weights
-    _at_once: int
+    _max_running: int
     _on_spans: OnSpans | None
     _tell: Tell
     _running: int = 0
@@ -194,23 +199,26 @@ class RayWorkers:
     async def run(
         self, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None = None
     ) -> list[Rollout]:
-        """See `RolloutWorkers`; `on_done` sees the rollouts of a group together."""
+        """Play rollouts; see `RolloutWorkers`. `on_done` gets the rollouts of a group together."""
         groups = [list(g) for _, g in itertools.groupby(specs, lambda spec: spec.group)]
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._group(*g, on_done)) for g in enumerate(groups)]
+            async with asyncio.TaskGroup() as tg:
+                tasks = [tg.create_task(self._play_group(*g, on_done)) for g in enumerate(groups)]
         except* TutelageError as stopped:
             raise stopped.exceptions[0] from None
         return [rollout for task in tasks for rollout in task.result()]
 
-    async def _group(
+    async def _play_group(
         self, number: int, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None
     ) -> list[Rollout]:
-        """Play a group until a worker has played it whole. Once lost it plays alone, so that a
-        group that ends its workers takes no others along."""
+        """Play a group, again if its worker is lost.
+
+        After a loss it is played alone on a worker, so that a group that kills its workers does not
+        affect other groups.
+        """
         reason: Exception | None = None
-        for losses in range(_LOSSES + 1):
-            worker = await self._worker(number, specs, alone=losses > 0)
+        for losses in range(_MAX_LOSSES + 1):
+            worker = await self._assign_worker(number, specs, alone=losses > 0)
             spans = self._on_spans is not None
             work = worker.actor.play.remote(specs, self._play, self._weights, spans=spans)
             try:
@@ -220,9 +228,9 @@ class RayWorkers:
                 raise
             except self._pool.lost as error:
                 reason = error
-                self._say_lost(worker)
+                self._report_lost(worker)
             except TutelageError as error:
-                raise RunError(own_words(error)) from error
+                raise RunError(remote_message(error)) from error
             else:
                 traces = played.traces
                 for rollout in played.rollouts:
@@ -239,15 +247,16 @@ class RayWorkers:
                 async with self._change:
                     self._change.notify_all()
         raise RunError(
-            f"{_LOSSES} Ray workers were lost while they played only the group {specs[0].group!r} "
-            f"(task {specs[0].task.id!r}): a tool or an environment of it may end its process, or "
-            f"there is too little memory. Last error: {' '.join(str(reason).split())[:300]}"
+            f"{_MAX_LOSSES} Ray workers were lost while they played only the group "
+            f"{specs[0].group!r} (task {specs[0].task.id!r}): a tool or an environment of it may "
+            "end its process, or there is too little memory. Last error: "
+            f"{' '.join(str(reason).split())[:300]}"
         )
 
-    async def _worker(
+    async def _assign_worker(
         self, number: int, specs: Sequence[RolloutSpec], *, alone: bool = False
     ) -> _RayActor:
-        """Wait for a worker with room for a group, and give it to the least busy one."""
+        """Wait until a worker has room for a group, and assign the group to the least busy one."""
         room = min(EVALUATION_SLOTS, self._pool.setting.config.rollout.slots)
         async with self._change:
             while True:
@@ -258,15 +267,15 @@ class RayWorkers:
                     if not worker.load
                     or not (alone or worker.alone or worker.load + len(specs) > room)
                 ]
-                if free and (not self._running or self._running + len(specs) <= self._at_once):
+                if free and (not self._running or self._running + len(specs) <= self._max_running):
                     worker = min(free, key=lambda w: w.load)
                     worker.groups[number], worker.alone = specs, alone
                     self._running += len(specs)
                     return worker
                 await self._change.wait()
 
-    def _say_lost(self, worker: _RayActor) -> None:
-        """Say once that a worker was lost, and what is played again."""
+    def _report_lost(self, worker: _RayActor) -> None:
+        """Report once that a worker was lost and which groups are played again."""
         groups = [specs[0].group for specs in worker.groups.values()]
         step = next((specs[0].step for specs in worker.groups.values()), 0)
         if self._pool.replace(worker):
@@ -279,5 +288,5 @@ class RayWorkers:
             )
 
 
-def _bits(conditions: JSON) -> JSON:
-    return {key: value for key, value in conditions.items() if key not in _NOT_BITS}
+def _relevant(conditions: JSON) -> JSON:
+    return {key: value for key, value in conditions.items() if key not in _IGNORED_CONDITIONS}

@@ -1,11 +1,11 @@
-"""A model whose tensors are sharded over the ranks: FSDP2, block by block.
+"""Shard a model's tensors over the ranks with FSDP2, block by block.
 
-A rank holds its part of each tensor, of its gradient and of the optimizer's state; a block's
-tensors are whole only while it computes. What is trained so is a copy: the policy that samples, is
-saved and is copied further stays whole on rank 0, which takes the weights over after each update,
-tensor by tensor (`publish`). `process_group.py` works on micro-batches through this module, of
-which every rank has equally many here, since gathering a tensor needs all: a rank without one
-computes another's and drops it.
+A rank holds its shard of each tensor, of its gradient and of the optimizer's state; a block's
+tensors are whole only while the block computes. The sharded model is a copy for training: the
+policy that samples and is saved stays whole on rank 0, which gets the weights after each update,
+tensor by tensor (`publish`). Gathering a tensor needs all ranks, so every rank computes equally
+many micro-batches; a rank with fewer computes another rank's and drops the result.
+`process_group.py` calls this.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ Item = TypeVar("Item")
 Out = TypeVar("Out")
 
 
-def sharded(
+def shard_policy(
     policy: Policy, size: int, dtype: torch.dtype, *, offload: bool, tree: bool, head: bool = True
 ) -> Policy:
-    """A copy of the policy, sharded over all ranks; its blocks compute with `dtype`, and gradients
-    are added in float32. With `offload` what is not computed with lies in main memory; without
-    `head` it gives hidden states alone."""
+    """Return a copy of the policy, sharded over all ranks.
+
+    Blocks compute in `dtype` and gradients are added in float32. `offload` keeps unused tensors in
+    main memory; without `head` the copy returns hidden states only.
+    """
     network = policy.network.copy()
     if isinstance(network, HFNetwork) and not head:  # whose own call gathers the tensors
         network = network.headless()
@@ -48,7 +50,7 @@ def sharded(
         settings["mp_policy"] = MixedPrecisionPolicy(dtype, torch.float32)
     if device != "cpu":
         settings["offload_policy"] = CPUOffloadPolicy() if offload else OffloadPolicy()
-    parts = [*blocks(network), module]
+    parts = [*find_blocks(network), module]
     for part in parts:
         fully_shard(part, **settings)
     for part in parts:
@@ -62,8 +64,8 @@ def sharded(
     return Policy(network, policy.config, policy.codec, version=policy.version)
 
 
-def blocks(network: Any) -> list[nn.Module]:
-    """The blocks of a model, which are gathered one after the other."""
+def find_blocks(network: Any) -> list[nn.Module]:
+    """Return the blocks of a model, whose tensors are gathered one block after another."""
     if not isinstance(network, HFNetwork):
         return list(network.layers)
     names: set[str] = set(getattr(network.model, "_no_split_modules", None) or ())
@@ -72,83 +74,87 @@ def blocks(network: Any) -> list[nn.Module]:
 
 
 def release(network: Network) -> None:
-    """Let go of tensors that are whole after a forward pass without a backward one: they would be
-    those of before the next update."""
+    """Free gathered tensors after a forward pass without a backward pass.
+
+    Otherwise the next forward pass would use weights from before the next update.
+    """
     whole: nn.Module = network.model if isinstance(network, HFNetwork) else network
-    parts: list[Any] = [*blocks(network), whole]
+    parts: list[Any] = [*find_blocks(network), whole]
     for part in parts:
         part.reshard()
 
 
 @torch.no_grad()
 def publish(trained: Policy, whole: Policy, rank: int) -> None:
-    """Bring the whole policy of rank 0 up to the sharded one."""
+    """Copy the sharded weights to the whole policy of rank 0."""
     for (_, part), (_, tensor) in zip(trained.named(), whole.named(), strict=True):
-        now = full(part)
+        now = gather_tensor(part)
         if rank == 0:
             tensor.copy_(now)
     whole.version = trained.version
 
 
-def full(tensor: Tensor) -> Tensor:
-    """The whole of a tensor, on every rank."""
+def gather_tensor(tensor: Tensor) -> Tensor:
+    """Gather a tensor, whole on every rank."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def share_out(optimizer: torch.optim.Optimizer) -> None:
-    """Of a state that was loaded whole, keep this rank's parts."""
+def shard_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Shard an optimizer state that was loaded whole."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(parameter, DTensor) and value.shape == parameter.shape:
-                state[name] = _part(value, parameter)
+                state[name] = _shard_like(value, parameter)
 
 
 @torch.no_grad()
 def load(named: Iterable[tuple[str, Tensor]], values: Mapping[str, Tensor]) -> None:
-    """Set tensors from whole ones, of which this rank keeps its parts."""
+    """Load whole tensors, of which a sharded tensor keeps this rank's shard."""
     for name, tensor in named:
         value = values[name]
-        tensor.copy_(_part(value, tensor) if isinstance(tensor, DTensor) else value)
+        tensor.copy_(_shard_like(value, tensor) if isinstance(tensor, DTensor) else value)
 
 
-def _part(value: Tensor, like: DTensor) -> DTensor:
-    """A whole tensor, sharded as another one is."""
+def _shard_like(value: Tensor, like: DTensor) -> DTensor:
+    """Shard a whole tensor in the same way as the tensor `like`."""
     mesh, places = like.device_mesh, like.placements
     return distribute_tensor(value.to(like.device), mesh, places, src_data_rank=None)
 
 
-def in_parts(values: object) -> bool:
-    """Whether a state, of dictionaries and lists, holds parts of tensors."""
+def has_shards(values: object) -> bool:
+    """Return True if nested dictionaries and lists contain a sharded tensor."""
     if isinstance(values, dict):
-        return any(map(in_parts, cast("dict[object, object]", values).values()))
+        return any(map(has_shards, cast("dict[object, object]", values).values()))
     if isinstance(values, list):
-        return any(map(in_parts, cast("list[object]", values)))
+        return any(map(has_shards, cast("list[object]", values)))
     return isinstance(values, DTensor)
 
 
 def is_sharded(parameters: Sequence[Tensor]) -> bool:
-    """Whether a rank has parts of these."""
+    """Return True if any of the tensors is sharded."""
     return any(isinstance(p, DTensor) for p in parameters)
 
 
-def whole(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Those that every rank has whole beside what is sharded, such as the head of a critic."""
+def replicated(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors that are not sharded, such as the head of a critic."""
     return [p for p in parameters if not isinstance(p, DTensor)]
 
 
 def clip(parameters: Sequence[Tensor], limit: float, *, exact: bool) -> float:
-    """`clip_grad_norm_` of sharded gradients; `exact` as one process computes it, from whole
-    gradients one by one."""
+    """Clip sharded gradients to a norm of `limit` and return their norm.
+
+    `exact` computes the norm as a single process does, from whole gradients one by one.
+    """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    others = whole(gradients)
+    others = replicated(gradients)
     if not exact and not others:
         norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
-        return float(full(norm))
+        return float(gather_tensor(norm))
     if exact:
-        norms = [torch.linalg.vector_norm(full(g)) for g in gradients]
+        norms = [torch.linalg.vector_norm(gather_tensor(g)) for g in gradients]
     else:
         parts = [g for g in gradients if isinstance(g, DTensor)]
-        norms = [full(get_total_norm(parts)).cpu(), get_total_norm(others).cpu()]
+        norms = [gather_tensor(get_total_norm(parts)).cpu(), get_total_norm(others).cpu()]
     norm = torch.linalg.vector_norm(torch.stack(norms))
     scale = float(torch.clamp(limit / (norm + 1e-6), max=1.0))
     for gradient in gradients:
@@ -156,11 +162,14 @@ def clip(parameters: Sequence[Tensor], limit: float, *, exact: bool) -> float:
     return float(norm)
 
 
-def padded(
+def pad_items(
     items: Sequence[Item], rank: int, size: int, loss: Callable[[Item], tuple[Tensor, Out]]
 ) -> tuple[list[Item | None], Callable[[Item | None], tuple[Tensor, Out | None]]]:
-    """This rank's items, as many as any rank has, and their loss: None has the last item's, times
-    zero."""
+    """Return this rank's items, filled up with None to the same number on all ranks, and their
+    loss.
+
+    The loss of None is zero times the loss of the last item.
+    """
     mine: list[Item | None] = list(items[rank::size])
     mine += [None] * (-(-len(items) // size) - len(mine))
 

@@ -1,10 +1,10 @@
-"""What a rollout worker gets: the configuration, the policies, and the objects of a Python agent.
+"""The inputs of a rollout worker: the configuration, the policies, and objects of a Python agent.
 
-What the configuration names (tools, agent types, rewards in files) a worker reads for itself, so
-that it has its own sandbox and its own servers of tools; what exists as an object alone is sent
-through Ray's object store. Functions of files that were named on the command line, and of the main
-program, are sent with their code; other modules have to be importable there. Each part is put by
-itself, so that an error says which one cannot be sent. Ray is imported when something is sent.
+A worker loads what the configuration names (tools, agent types, rewards in files), so that it has
+its own sandbox and tool servers; Python objects are sent through Ray's object store. Functions of
+user files and of the main program are sent with their code; other modules must be importable on the
+worker. Each part is put separately, so that an error names the part that cannot be sent. Ray is
+imported on first use.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from tutelage.types import JSON
 from tutelage.weights.inputs import TrainingInputs
 
 Shipment = Mapping[str, tuple[str, list[Any]]]
-"""By part: its name in errors, and in a list its reference, so that Ray passes it on unread."""
+"""The name of each part in errors and its reference, in a list so that Ray does not resolve it."""
 
 
 @dataclass(slots=True)
 class Parts:
-    """What a worker plays with; those below `agent` are of a Python agent."""
+    """The inputs of a rollout worker. The fields from `agent` on are for a Python agent."""
 
     config: RunConfig
     choice: ComputeSettings
@@ -49,13 +49,12 @@ class Parts:
     reward: RewardFunction | None = None
     roles: Roles = field(default_factory=lambda: Roles({}, (), {}))
     play: tuple[int, Isolation, bool] = (1, "none", False)
-    """Its number of runners, its isolation, and whether its tasks are its own."""
+    """The agent's number of runners, its isolation, and True if it has its own tasks."""
     resources: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def ship(inputs: TrainingInputs) -> Shipment:
-    """Put what a worker plays with into Ray's object store. Raises `ConfigError` for what cannot
-    be sent."""
+def put_inputs(inputs: TrainingInputs) -> Shipment:
+    """Put the inputs of rollout workers into Ray's object store. Raises `ConfigError`."""
     ray, given = import_ray(), inputs.given
     # The context follows from the memory of a machine, and all have to play the same.
     rollout = inputs.config.rollout.model_copy(update={"max_len": inputs.context})
@@ -77,12 +76,15 @@ def ship(inputs: TrainingInputs) -> Shipment:
             "play": ("its settings", (given.manager.n_runners, isolation, given.own_tasks)),
             **{f"/{n}": (f"the resource {n!r}", value) for n, value in given.resources.items()},
         }
-    ray.util.register_serializer(AgentFunction, serializer=_parts, deserializer=_agent)
-    return {key: (what, [put(what, value)]) for key, (what, value) in parts.items()}
+    ray.util.register_serializer(AgentFunction, serializer=_dump, deserializer=_load)
+    return {key: (what, [put_part(what, value)]) for key, (what, value) in parts.items()}
 
 
-def put(what: str, value: object) -> Any:
-    """Return a reference to one part; `what` names it in errors. Raises `ConfigError`."""
+def put_part(what: str, value: object) -> Any:
+    """Put a value into the object store and return its reference.
+
+    Raises `ConfigError`, which calls the value `what`, if it cannot be serialised.
+    """
     ray = import_ray()
     for name, module in list(sys.modules.items()):
         if name.startswith(USER_MODULE):  # no worker could import it
@@ -99,19 +101,19 @@ def put(what: str, value: object) -> Any:
         ) from error
 
 
-def _parts(agent: AgentFunction) -> tuple[Callable[..., Any], Isolation, Mapping[str, Any]]:
+def _dump(agent: AgentFunction) -> tuple[Callable[..., Any], Isolation, Mapping[str, Any]]:
     return agent.fn, agent.isolation, agent.own_resources()
 
 
-def _agent(parts: tuple[Callable[..., Any], Isolation, Mapping[str, Any]]) -> AgentFunction:
+def _load(parts: tuple[Callable[..., Any], Isolation, Mapping[str, Any]]) -> AgentFunction:
     fn, isolation, own = parts
     return AgentFunction(
         fn, model=own.get(MODEL), tokenizer=own.get(TOKENIZER), isolation=isolation
     )
 
 
-async def unpacked(shipment: Shipment, host: str) -> Parts:
-    """Return what was sent. Raises `ConfigError` for a part that cannot be loaded on `host`."""
+async def load_shipment(shipment: Shipment, host: str) -> Parts:
+    """Load a shipment. Raises `ConfigError` for a part that cannot be loaded on `host`."""
     values: dict[str, Any] = {}
     for key, (what, (reference,)) in shipment.items():
         try:
@@ -127,8 +129,8 @@ async def unpacked(shipment: Shipment, host: str) -> Parts:
 
 
 @functools.cache
-def source_mark() -> str:
-    """The version of this package, and a digest of its source."""
+def source_version() -> str:
+    """Return the version of this package with a hash of its source."""
     root, digest = Path(__file__).parents[1], hashlib.blake2b(digest_size=8)
     for path in sorted(root.rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
@@ -136,12 +138,12 @@ def source_mark() -> str:
 
 
 def here() -> JSON:
-    """What has to be the same on a worker."""
-    return {"python": platform.python_version(), "tutelage": source_mark()}
+    """Return the versions that must be equal on trainer and workers."""
+    return {"python": platform.python_version(), "tutelage": source_version()}
 
 
-def check_same(there: JSON, host: str) -> None:
-    """Raise `ConfigError` where this worker is not what the training is on."""
+def check_versions(there: JSON, host: str) -> None:
+    """Raise `ConfigError` if this worker's versions differ from the trainer's."""
     odd = [(name, was, now) for name, was in there.items() if (now := here()[name]) != was]
     for name, was, now in odd:
         raise ConfigError(

@@ -1,9 +1,8 @@
-"""Gradients added in the order of a binary tree over the micro-batches: on 1, 2 and 4 ranks the
-same bits.
+"""Add gradients in the order of a binary tree over micro-batches, bit-equal on 1, 2 and 4 ranks.
 
-Of `size` micro-batches in turn each rank has one; their gradients are added pairwise, rank by rank,
-which is the lower part of the tree, and a binary counter adds the sums. Where a round is not full
-the missing ones are zeros, which change no sum. Of a sharded model each rank adds its part.
+In each round every rank has one of `size` micro-batches. Their gradients are added pairwise over
+the ranks, which is the lower part of the tree, and a binary counter adds the sums of the rounds.
+Missing micro-batches of the last round count as zeros. Of a sharded model each rank adds its shard.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.distributed.tensor import DTensor
 
-from tutelage.weights.process_group import accumulate
+from tutelage.weights.process_group import ONE_PROCESS
 
 Item = TypeVar("Item")
 Out = TypeVar("Out")
@@ -30,13 +29,15 @@ def accumulate_in_tree(
     loss: Callable[[Item], tuple[Tensor, Out]],
     size: int,
 ) -> list[Out]:
-    """The gradient over all ranks, in each of whose turns a rank has one micro-batch or none; this
-    one has `mine`. Returns what `loss` reports of these."""
+    """Accumulate gradients over all ranks, and return the reports of `loss` on this rank's items.
+
+    In each of `turns` rounds every rank has at most one micro-batch; `mine` are this rank's.
+    """
     reports: list[Out] = []
     trees: dict[int, list[Tensor]] = {}
     for turn in range(turns):
-        reports += accumulate(parameters, mine[turn : turn + 1], loss)
-        height, total = size.bit_length() - 1, [_over_ranks(p, size) for p in parameters]
+        reports += ONE_PROCESS.accumulate(parameters, mine[turn : turn + 1], loss)
+        height, total = size.bit_length() - 1, [_sum_over_ranks(p, size) for p in parameters]
         for parameter in parameters:
             parameter.grad = None
         while height in trees:
@@ -48,13 +49,15 @@ def accumulate_in_tree(
         left = trees[height]
         whole = [x + y for x, y in zip(left, whole, strict=True)] if whole else left
     for parameter, gradient in zip(parameters, whole, strict=False):
-        parameter.grad = _like(parameter, gradient)
+        parameter.grad = _shard_like(parameter, gradient)
     return reports
 
 
-def _over_ranks(parameter: Tensor, size: int) -> Tensor:
-    """One gradient summed pairwise over the ranks; of a sharded one this rank's part, which is
-    summed already."""
+def _sum_over_ranks(parameter: Tensor, size: int) -> Tensor:
+    """Return a parameter's gradient summed pairwise over the ranks.
+
+    For a sharded parameter it is this rank's shard, which is already summed.
+    """
     own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     if isinstance(own, DTensor):
         return own.to_local()
@@ -62,16 +65,16 @@ def _over_ranks(parameter: Tensor, size: int) -> Tensor:
         return own
     parts = [torch.empty_like(own) for _ in range(size)]
     dist.all_gather(parts, own.contiguous())
-    return _pairwise(parts)
+    return _sum_pairwise(parts)
 
 
-def _pairwise(parts: list[Tensor]) -> Tensor:
+def _sum_pairwise(parts: list[Tensor]) -> Tensor:
     while len(parts) > 1:
         parts = [x + y for x, y in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
 
 
-def _like(parameter: Tensor, gradient: Tensor) -> Tensor:
+def _shard_like(parameter: Tensor, gradient: Tensor) -> Tensor:
     if not isinstance(parameter, DTensor):
         return gradient
     mesh, places = parameter.device_mesh, parameter.placements
@@ -80,10 +83,10 @@ def _like(parameter: Tensor, gradient: Tensor) -> Tensor:
 
 
 class TreeReduceScatter(ReduceScatter):
-    """Each rank adds its part of every rank's gradient pairwise."""
+    """A reduce-scatter that adds the ranks' gradients pairwise."""
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Room for what is reduced."""
+        """Allocate a buffer for the gradients."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
@@ -94,7 +97,7 @@ class TreeReduceScatter(ReduceScatter):
         op: Any,
         async_op: bool = False,
     ) -> None:
-        """Reduce into `output_tensor`."""
+        """Reduce the ranks' `input_tensor`s into `output_tensor`."""
         found = torch.empty_like(input_tensor)
         dist.all_to_all_single(found, input_tensor, group=group)
-        output_tensor.copy_(_pairwise(list(found.view(group.size(), -1))))
+        output_tensor.copy_(_sum_pairwise(list(found.view(group.size(), -1))))

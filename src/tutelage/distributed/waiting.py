@@ -1,4 +1,4 @@
-"""Waiting for what another process does, and may never do: in a thread that can be left behind."""
+"""Run a blocking call in a thread that can be abandoned if the call never returns."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import TypeVar
 Out = TypeVar("Out")
 
 
-def in_thread(
+def run_in_thread(
     work: Callable[[], Out], lost: Callable[[], bool] = lambda: False, reason: str = ""
 ) -> Out:
-    """Return what `work` gives in a thread, so that signals are handled meanwhile. Raises
-    `ConnectionError` with the reason as soon as `lost` is true, and leaves the thread behind."""
+    """Return the result of `work`, run in a thread so that this thread handles signals.
+
+    Raises `ConnectionError` with `reason` once `lost` returns True; the thread is then abandoned.
+    """
     future = Future[Out]()
 
     def run() -> None:

@@ -30,7 +30,6 @@ from typing import Unpack
 from weakref import ref
 
 from tutelage.engine.call_barrier import acting_for, current_branches
-from tutelage.engine.logprobs import OnLogprobs
 from tutelage.engine.options import recorded_options
 from tutelage.engine.protocol import Engine, OnPrompt, OnToken, Request
 from tutelage.engine.thinking import SEED_BITS, sample
@@ -80,15 +79,14 @@ class ChatSession:
         messages: Sequence[Message],
         *,
         on_token: OnToken | None = None,
-        on_logprobs: OnLogprobs | None = None,
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Sample a reply to the messages and record the call.
 
-        `on_token` and `on_logprobs` are passed to the engine's `Request`, and `on_prompt` receives
-        the length of the prompt; their exceptions propagate. Raises `ConstraintError` for a
-        constraint that cannot be enforced.
+        `on_token` is passed to the engine's `Request`, and `on_prompt` receives the length of the
+        prompt; their exceptions propagate. Raises `ConstraintError` for a constraint that cannot be
+        enforced.
         """
         fields = recorded_options(options)
         turns, tools, agent = tuple(messages), fields["tools"], fields["agent"]
@@ -117,7 +115,7 @@ class ChatSession:
             seeds.value(SEED_BITS) if seed is None else seed % (1 << SEED_BITS),
             self._order, session, lane.number,
             grammar, on_token, 0 if raw is not None else history.shared,
-            options.get("top_logprobs", 0), on_logprobs,
+            options.get("top_logprobs", 0),
         )  # fmt: skip
         try:
             with acting_for(self._rollout):

@@ -122,13 +122,11 @@ class EngineDriver:
             self.engine.new_tokens, self.engine.failures = [], []
             return
         new_tokens, self.engine.new_tokens = self.engine.new_tokens, []
-        for handle, token, logprob in new_tokens:
+        for handle, token in new_tokens:
             waiting = self._waiting.get(handle)
             if waiting is None or waiting.request.on_token is None:
                 continue
             try:
-                if waiting.request.on_logprobs is not None:
-                    waiting.request.on_logprobs((logprob,))
                 waiting.request.on_token((token,))
             except Exception as error:  # a failing callback ends its own request only
                 self.engine.cancel(handle)

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from tutelage.bounded import DIRECT
-from tutelage.config.api_keys import api_key_of, checked_api_key
+from tutelage.config.api_keys import api_key_of, validate_api_key
 from tutelage.errors import ConfigError
 
 ROLES = ("task", "gradient", "edit")
@@ -43,16 +43,13 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         """Validate the API key. Raises `ConfigError` if no header can carry it."""
-        key = checked_api_key(self.api_key, f"the endpoint of {self.role!r}")
+        key = validate_api_key(self.api_key, f"the endpoint of {self.role!r}")
         object.__setattr__(self, "api_key", key)
 
     @property
     def on_loopback(self) -> bool:
         """Return True if the endpoint is on this machine, where tokens cost nothing."""
-        host = urlsplit(self.base_url).hostname or ""
-        with suppress(ValueError):
-            return ipaddress.ip_address(host).is_loopback
-        return host == "localhost"
+        return is_loopback(urlsplit(self.base_url).hostname or "")
 
     def to_public_dict(self) -> dict[str, str]:
         """Return the URL and the model as a dictionary without secrets."""
@@ -63,6 +60,13 @@ class Endpoint:
 
 
 Endpoints = Mapping[str, Endpoint]
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if the host can be reached from this machine only."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def environment() -> dict[str, str]:
@@ -133,14 +137,10 @@ def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
                     return ()
             except openai.APIConnectionError as error:
                 cause = type(error.__cause__ or error).__name__
-                if cause == "ReadTimeout":
-                    raise ConfigError(
-                        f"the server at {server.base_url!r} accepted the connection but did not "
-                        f"answer within {seconds:g} seconds; check whether it is busy or hangs"
-                    ) from error
                 raise ConfigError(
-                    f"cannot connect to {server.base_url!r} ({cause}: {error.__cause__ or error}); "
-                    "start the server, or pass the URL of a running one, including /v1"
+                    f"no answer from {server.base_url!r} within {seconds:g} seconds ({cause}: "
+                    f"{error.__cause__ or error}); start the server, check whether it hangs, or "
+                    "pass the URL of a running one, including /v1"
                 ) from error
             else:
                 if path == "/models":

@@ -1,12 +1,10 @@
 """Read the log-probabilities of sampled tokens.
 
-A request of `protocol.py` asks for them, and the gateway sends them with the text. Does not import
-torch.
+The gateway sends them with a reply. Does not import torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,8 +12,6 @@ if TYPE_CHECKING:
 
 TokenLogprob = tuple[float, tuple[tuple[int, float], ...]]
 """A token's log-probability at temperature 1, and the most probable tokens with theirs."""
-OnLogprobs = Callable[[Sequence[TokenLogprob]], None]
-"""Callback that receives the log-probabilities of the token ids that `OnToken` receives next."""
 
 
 def token_logprobs(sampled: Sampled) -> tuple[TokenLogprob, ...]:

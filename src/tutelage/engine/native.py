@@ -31,7 +31,7 @@ from tutelage.engine.backends import Backend
 from tutelage.engine.protocol import Request
 from tutelage.engine.sharing import CacheRows
 from tutelage.engine.slots import Slots
-from tutelage.engine.streams import NewToken, Streams
+from tutelage.engine.streams import Streams
 from tutelage.errors import EngineError, OutOfMemoryError
 from tutelage.policy.decoder import WHOLE_PROMPT
 from tutelage.policy.kernels import round_up
@@ -106,8 +106,8 @@ class NativeEngine:
         self.prefilling: list[int] = []
         """Slots with incomplete prompts, in the order of admission."""
         self._streams = Streams(slots, max_length, device, self._backend.shards)
-        self.new_tokens: list[NewToken] = []
-        """Tokens drawn for requests with an `on_token`; the driver collects them."""
+        self.new_tokens: list[tuple[int, int]] = []
+        """Handles and tokens drawn for requests with an `on_token`; the driver collects them."""
         self.failures: list[tuple[int, EngineError]] = []
         """Requests that failed on their own, with their errors; the driver collects them."""
         # By row, the last one scratch: the next token to compute, and its position.
@@ -388,7 +388,7 @@ class NativeEngine:
             assert handle is not None, "a slot without a request cannot draw"
             assert request is not None
             if request.on_token is not None:
-                self.new_tokens.append((handle, drawn, self._streams.latest(slot)))
+                self.new_tokens.append((handle, drawn))
             if slot in self._streams.failed:  # its grammar failed
                 self.failures.append((handle, self._streams.failed.pop(slot)))
                 self._clear(slot)

@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from tutelage.engine.logprobs import OnLogprobs
 from tutelage.errors import ContextOverflowError
 from tutelage.policy.grammar import Grammar
 from tutelage.types import Sampled, Sampling
@@ -41,8 +40,7 @@ class Request:
     `top_logprobs` is the number of most probable tokens to report beside each drawn token.
 
     With a `grammar` only tokens that it allows are drawn. `on_token`, called in the event loop,
-    receives tokens as they are drawn, and `on_logprobs`, called before it, their log-probabilities;
-    an exception in either fails the request.
+    receives tokens as they are drawn; an exception in it fails the request.
     """
 
     prompt_ids: tuple[int, ...]
@@ -55,7 +53,6 @@ class Request:
     on_token: OnToken | None = field(default=None, compare=False)
     shared: int = 0
     top_logprobs: int = 0
-    on_logprobs: OnLogprobs | None = field(default=None, compare=False)
 
     def max_new_tokens(self, max_length: int) -> int:
         """Return the maximum number of new tokens. Raises `ContextOverflowError` if there is room

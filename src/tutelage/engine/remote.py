@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -20,8 +21,8 @@ from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from tutelage.bounded import DIRECT, whole_characters
-from tutelage.config.api_keys import checked_api_key
+from tutelage.bounded import DIRECT, replace_surrogates
+from tutelage.config.api_keys import validate_api_key
 from tutelage.engine.endpoint import NO_KEY, Endpoint, key_options
 from tutelage.engine.options import recorded_options
 from tutelage.engine.server_fields import ServerFields
@@ -107,13 +108,13 @@ class RemoteChatClient:
         `attempts` includes the first one, `keep` limits the recorded calls. `api` is a connection
         shared with other clients. Raises `ConfigError` for a key that no header can carry.
         """
-        self.calls: list[Call] = []
+        self.calls: deque[Call] = deque(maxlen=keep)
         self._base_url, self._model = base_url.rstrip("/"), model
         self._server = f"the server {self._base_url + _PATH!r}"
-        self._key, self._timeout = checked_api_key(api_key, "api_key"), timeout
+        self._key, self._timeout = validate_api_key(api_key, "api_key"), timeout
         self._seeds = (seeds or SeedTree(0)).child("remote", name)
         self._token_ids, self._attempts = token_ids, max(1, attempts)
-        self._keep, self._fields = keep, fields or ServerFields()
+        self._fields = fields or ServerFields()
         self._api, self._shared = api, api is not None
         self._started = 0
 
@@ -145,7 +146,7 @@ class RemoteChatClient:
         if self._token_ids:
             body |= {"return_token_ids": True, "logprobs": True}
         started, begun = time.time(), time.perf_counter()
-        completion = await self._send(whole_characters(body), on_text, on_fields)
+        completion = await self._send(replace_surrogates(body), on_text, on_fields)
         try:
             reply, sampled, prompt = read_completion(completion, seeds)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -168,8 +169,6 @@ class RemoteChatClient:
             **recorded_options(options),
         )
         self.calls.append(call)
-        if self._keep is not None:
-            del self.calls[: max(0, len(self.calls) - self._keep)]
         return call
 
     async def close(self) -> None:
@@ -217,7 +216,7 @@ class RemoteChatClient:
                 _PATH, body=body, cast_to=object, options=key_options(self._key), **stream
             )
             # The package returns a string if the content type is not JSON.
-            return whole_characters(json.loads(answer) if isinstance(answer, str) else answer)
+            return replace_surrogates(json.loads(answer) if isinstance(answer, str) else answer)
         except Exception as error:
             raise self._engine_error(error) from error
 
@@ -232,7 +231,7 @@ class RemoteChatClient:
         async with stream:
             while True:
                 try:
-                    chunk = whole_characters(await anext(stream))
+                    chunk = replace_surrogates(await anext(stream))
                 except StopAsyncIteration:
                     break
                 except Exception as error:
@@ -283,7 +282,7 @@ class RemoteChatClient:
 def _refusal(server: str, body: object, response: Any = None) -> EngineError:
     """Convert a server's error response, also one of status 200, to an exception."""
     error = cast("JSON", body) if isinstance(body, dict) else {}
-    message = whole_characters(str(error.get("message") or body or ""))
+    message = replace_surrogates(str(error.get("message") or body or ""))
     code = error.get("code")
     names = {str(code), str(error.get("type"))}
     if names & _TOO_LONG or any(phrase in message.lower() for phrase in _TOO_LONG_WORDS):
@@ -346,8 +345,6 @@ def request_body(messages: Sequence[Message], options: ChatOptions) -> JSON:
             body["tool_choice"] = {"type": "function", "function": {"name": choice}}
         if not constraint.parallel_tool_calls:
             body["parallel_tool_calls"] = False
-    if constraint.min_tokens:
-        body["min_tokens"] = constraint.min_tokens
     schema = constraint.json_schema
     if schema == {"type": "object"}:
         body["response_format"] = {"type": "json_object"}

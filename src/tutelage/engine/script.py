@@ -13,27 +13,49 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import orjson
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from tutelage.bounded import json_lines
 from tutelage.errors import DataError
-from tutelage.types import Constraint
+from tutelage.types import JSON, Constraint
 
 _SHOWN = 120
 """Characters of a line that an error shows."""
+
+
+def _read_calls(calls: Any) -> Any:
+    """Convert the tool calls of a script line to names with their arguments as JSON text."""
+    try:
+        pairs = [(call["name"], call.get("arguments", {})) for call in calls or ()]
+    except (AttributeError, KeyError, TypeError):
+        example = '{"name": "search", "arguments": {}}'
+        raise ValueError(f"must be a list of tool calls such as {example}") from None
+    return tuple((n, a if isinstance(a, str) else orjson.dumps(a).decode()) for n, a in pairs)
+
+
+def _read_error(error: Any) -> Any:
+    """Convert the error of a script line to an HTTP status and a message."""
+    if not isinstance(error, dict):
+        return error
+    fields = cast("JSON", error)
+    return fields.get("status", 500), fields.get("message", "scripted error")
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
     """A prepared reply in a script. `tool_calls` are names with their arguments as JSON text."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
     content: str | None = None
-    tool_calls: tuple[tuple[str, str], ...] = ()
-    delay: float = 0.0
-    error: tuple[int, str] | None = None
+    tool_calls: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_read_calls)] = ()
+    delay: Annotated[float, Field(ge=0, lt=1e6)] = 0.0
+    error: Annotated[
+        tuple[Annotated[int, Field(ge=400, le=599)], str] | None, BeforeValidator(_read_error)
+    ] = None
     """HTTP status and message to return instead of a reply."""
     match: str | None = None
 
@@ -66,24 +88,7 @@ class ScriptedReply:
         return allowed.get(constraint.tool_choice, set(names) == {constraint.tool_choice})
 
 
-class _Call(BaseModel, extra="forbid", strict=True):
-    name: str
-    arguments: dict[str, Any] | str = {}
-
-
-class _Error(BaseModel, extra="forbid", strict=True):
-    status: Annotated[int, Field(ge=400, le=599)] = 500
-    message: str = "scripted error"
-
-
-class _Line(BaseModel, extra="forbid", strict=True):
-    """One line of a script file."""
-
-    content: str | None = None
-    tool_calls: tuple[_Call, ...] | None = None
-    delay: Annotated[float, Field(ge=0, lt=1e6)] | None = None
-    error: _Error | None = None
-    match: str | None = None
+_LINE = TypeAdapter(ScriptedReply)
 
 
 class Script:
@@ -109,21 +114,13 @@ class Script:
         replies: list[ScriptedReply] = []
         for number, text in json_lines(data):
             try:
-                line = _Line.model_validate_json(text)
+                reply = _LINE.validate_json(text)
             except ValidationError as error:
                 detail = error.errors()[0]
                 field = ".".join(map(str, detail["loc"]))
                 reason = f"`{field}`: {detail['msg']}" if field else detail["msg"]
                 raise DataError(f"{path}:{number}: {reason}") from None
-            if line.content is None and not line.tool_calls and line.error is None:
+            if reply.content is None and not reply.tool_calls and reply.error is None:
                 raise DataError(f"{path}:{number}: a line needs `content`, `tool_calls` or `error`")
-            named = [(call.name, call.arguments) for call in line.tool_calls or ()]
-            calls = tuple(
-                (name, value if isinstance(value, str) else orjson.dumps(value).decode())
-                for name, value in named
-            )
-            failure = None if line.error is None else (line.error.status, line.error.message)
-            replies.append(
-                ScriptedReply(line.content, calls, line.delay or 0.0, failure, line.match)
-            )
+            replies.append(reply)
         return Script(replies, repr(str(path)))

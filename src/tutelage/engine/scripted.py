@@ -31,14 +31,13 @@ from tutelage.types import (
 )
 
 if TYPE_CHECKING:
-    from tutelage.engine.logprobs import OnLogprobs
     from tutelage.engine.protocol import OnPrompt, OnToken
 
 _LINES, _SHOWN = 10, 200
 """Number of script lines, and of characters of a request, that an error shows."""
 
 
-class _ByteCodec:
+class ByteCodec:
     """Codec that uses UTF-8 bytes as token ids, in place of a tokenizer. Token 256 ends a turn."""
 
     end = 256
@@ -62,7 +61,7 @@ class _ByteCodec:
 class ScriptedClient:
     """Chat client that plays a script. Tokens are bytes, each with log-probability 0."""
 
-    codec = _ByteCodec()
+    codec = ByteCodec()
 
     def __init__(
         self,
@@ -87,7 +86,6 @@ class ScriptedClient:
         messages: Sequence[Message],
         *,
         on_token: OnToken | None = None,
-        on_logprobs: OnLogprobs | None = None,
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
@@ -122,8 +120,6 @@ class ScriptedClient:
             # Send word by word, so that a streaming client sees several pieces.
             ends = [at for at, i in enumerate(ids, 1) if i in (10, 32) or at == len(ids)]
             for start, end in zip([0, *ends], ends, strict=False):
-                if on_logprobs is not None:
-                    on_logprobs([(0.0, ())] * (end - start))
                 on_token(ids[start:end])
                 await asyncio.sleep(0)
         seeds, calls, text_part = self._seeds.child("call", index), reply.tool_calls, reply.content

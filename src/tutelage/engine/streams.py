@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tutelage.engine.logprobs import TokenLogprob
 from tutelage.engine.protocol import Request
 from tutelage.engine.sampler import draw, uniforms
 from tutelage.engine.versions import merge_spans
@@ -26,8 +25,6 @@ from tutelage.types import Sampled, StopReason
 
 Alternatives = tuple[tuple[int, float], ...]
 """Tokens with their log-probabilities at temperature 1, the most probable first."""
-NewToken = tuple[int, int, TokenLogprob]
-"""A handle, the token that was drawn for it, and its log-probabilities."""
 
 
 class Streams:
@@ -160,12 +157,6 @@ class Streams:
         self._raw[at, count] = raw
         self._count[at] = count + 1
         return token, (count + 1 >= self._limit[at]).tolist()
-
-    def latest(self, slot: int) -> TokenLogprob:
-        """Return the log-probability of a slot's latest token, with the most probable
-        alternatives."""
-        tops = self._top[slot][1] if slot in self._top else [()]
-        return float(self._raw[slot, self._count[slot] - 1]), tops[-1]
 
     def tokens(self, slot: int) -> list[int]:
         """Return the tokens drawn so far for a slot."""

@@ -61,8 +61,6 @@ async def _sample_limited(
         if len(first.token_ids) + len(forced) >= room:
             return first
         seed = SeedTree(request.seed).child("answer").value(SEED_BITS)
-    if forced and request.on_logprobs is not None:
-        request.on_logprobs(((0.0, ()),) * len(forced))
     if forced and request.on_token is not None:
         request.on_token(forced)
     prefix = first.token_ids + forced

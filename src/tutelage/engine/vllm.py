@@ -23,7 +23,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from tutelage.engine.logprobs import token_logprobs
 from tutelage.engine.versions import merge_spans
 from tutelage.engine.vllm_client import FREE, VLLMClient
 from tutelage.engine.weight_transfer import FLOOR, Scores, WeightProbe, WeightTransfer
@@ -192,8 +191,6 @@ class VLLMEngine:
         finally:
             server.running -= 1
         sampled = self._read_reply(server, data, started)
-        if request.on_logprobs is not None:
-            request.on_logprobs(token_logprobs(sampled))
         if request.on_token is not None:
             request.on_token(sampled.token_ids)
         return sampled

@@ -10,7 +10,6 @@ which users have other tools; this one is for a laptop, and for tests.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -116,13 +115,7 @@ class LocalServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        try:
-            self._watch = _watch(self._child.pid)
-        except BaseException:  # no caller can stop the child yet
-            with suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
-            self._child.wait()
-            raise
+        self._watch = _watch(self._child.pid)
 
     def wait(self) -> None:
         """Wait until the server responds. Raises `EngineError` if it ends or takes too long."""

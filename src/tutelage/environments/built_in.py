@@ -1,7 +1,7 @@
-"""What the built-in environments share: tool worlds, their tasks, and the words of their tasks.
+"""Tool environments, task generation and word lists that the built-in environments share.
 
-`sources.py` and `service_desk.py` are tool worlds; `rooms.py` offers actions as text. The items and
-names of a split stand in no other split, nor do its questions.
+`sources.py` and `service_desk.py` are tool environments; `rooms.py` offers actions as text. No
+item, name or question of a split occurs in another split.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tutelage.types import Message, Task, ToolCall
 
 SPLITS = ("train", "val", "test")
 SEEDS_APART = 10**6
-"""Distance between the seeds of the splits."""
+"""Distance between the seeds of two splits."""
 MAX_REPEATS = 2000
-"""Draws in a row without a new question, after which no further one is expected."""
+"""Consecutive draws without a new question after which drawing stops."""
 ADJECTIVES = (
     "red old big huge wet dry tan odd low long wide thin soft blue grey pink "
     "pale dark neat fine rare plain round short tall flat warm cold loud calm weak green"
@@ -32,35 +32,36 @@ NOUNS: Mapping[str, str] = {
     "tailor": "hat cap bag coat sock scarf glove shirt towel tent rug sail",
     "smith": "key pan fork bell nail saw spoon lock chain coin hook pot",
 }
-"""Nouns of items by who knows the things of that kind."""
+"""Nouns of items, by the specialist who knows their prices."""
 FIRST = "Ann Bob Cleo Dan Eve Finn Gina Hugo Ida Jack Kate Leo Mia Noah Olga Paul"
 LAST = "Poe Hall Ross Lane Kent Ford Webb Cole Hart Moss Reed Shaw Vale West Wood York"
 
 
 class ToolWorld:
-    """World that is acted on by calls of its tools and ended by a reply without calls.
+    """An environment whose actions are tool calls and which ends at a reply without calls.
 
-    A subclass sets `tools` in `reset`, adds the costs of a turn to `spent`, and judges the end."""
+    A subclass sets `tools` in `reset`, adds the costs of a turn to `spent`, and judges the end.
+    """
 
     max_turns = 6
     """Turns after which an episode is truncated."""
     cost_of_call = 0.0
-    """Cost of any call, beside what the tool itself costs."""
+    """Cost of any call, in addition to the tool's own cost."""
 
     def __init__(self) -> None:
         self.tools: dict[str, Tool] = {}
         self.turns = 0
         self.spent = 0.0
-        """Costs of this turn."""
+        """Costs of the current turn."""
         self.total = 0.0
         """Costs of the episode."""
 
     def judge(self, answer: str) -> bool:
-        """Return True if the task has been done; `answer` is the last reply."""
+        """Return True if the task is done; `answer` is the last reply."""
         raise NotImplementedError
 
     async def step(self, action: Message) -> Step:
-        """Execute a reply's tool calls, or end the episode if it has none."""
+        """Execute a reply's tool calls, or end the episode if there are none."""
         self.turns += 1
         if not action.tool_calls:
             success = self.judge((action.content or "").strip())
@@ -75,11 +76,11 @@ class ToolWorld:
         return Step(Observation(tuple(shown)), 0.0 - self.spent, truncated=truncated, info=info)
 
     async def close(self) -> None:
-        """Free nothing: the world is memory."""
+        """Do nothing: no resources are held."""
 
 
 def call_message(name: str, turn: int, /, **arguments: str) -> Message:
-    """Return an assistant message with one tool call; `turn` makes its id."""
+    """Return an assistant message with one tool call; its id is made of `turn`."""
     text = json.dumps(arguments, ensure_ascii=False)
     return Message("assistant", None, (ToolCall(f"call_{turn}", name, text),))
 
@@ -87,10 +88,12 @@ def call_message(name: str, turn: int, /, **arguments: str) -> Message:
 def draw_tasks(
     name: str, split: str, n: int, seed: int, draw: Callable[[str, Random], dict[str, Any]]
 ) -> list[Task]:
-    """Return `n` tasks of a split with distinct questions; fewer are the beginning of more.
+    """Return `n` tasks of a split with distinct questions; a smaller `n` gives a prefix of the
+    list.
 
     `draw(split, rng)` returns the fields of a task. Raises `ConfigError` for an unknown split and
-    for more tasks than there are distinct questions."""
+    for more tasks than there are distinct questions.
+    """
     if split not in SPLITS:
         raise ConfigError(f"unknown split {split!r} of {name}: use one of {', '.join(SPLITS)}")
     tree = SeedTree(seed + SEEDS_APART * SPLITS.index(split)).child(name)
@@ -119,7 +122,7 @@ def draw_words(split: str, rng: Random, first: str, last: str) -> str:
 def check_argument(
     name: str, argument: str, known: Collection[str], kwargs: Mapping[str, Any]
 ) -> None:
-    """Raise `ConfigError` if an environment has no such variant or is passed options."""
+    """Raise `ConfigError` for an unknown variant of an environment, or for options."""
     if argument not in known:
         variants = ", ".join(f"{name}:{variant}" if variant else name for variant in known)
         raise ConfigError(f"unknown environment '{name}:{argument}': use one of {variants}")

@@ -1,9 +1,9 @@
-"""Classes written for other libraries, taken unchanged: TRL's, SkyRL's, and five-value ones.
+"""Adapters for environment classes written for TRL, SkyRL and gymnasium.
 
 TRL's `environment_factory` (1.16) is a class whose `reset(**row)` returns None or text and whose
 public functions are tools, or a dictionary of such classes, of which a row's `environment` names
 one. SkyRL's classes have `init(prompt)` and a `step` that returns a dictionary. Classes with
-gymnasium's `reset(seed=...)` and a `step` of five values are those of `gym.py`.
+gymnasium's `reset(seed=...)` and a `step` of five values are adapted in `gym.py`.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from tutelage.types import Message, Task
 
 
 def adapt_class(value: Any, name: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory | None:
-    """Return the factory of a class in the form of another library, or of a dictionary of them;
-    None for anything else. Raises `ConfigError` for a class that cannot be used."""
+    """Return the factory of a class written for another library, or of a dictionary of such
+    classes; None for other values. Raises `ConfigError` for a class that cannot be used."""
     if isinstance(value, Mapping) and value:
         factories = dict[str, EnvironmentFactory]()
         for key, each in cast("Mapping[str, Any]", value).items():
             factory = adapt_class(each, f"{name}[{key!r}]", kwargs)
             if factory is None:
-                raise ConfigError(f"{name}[{key!r}] is no environment, got {each!r:.80}")
+                raise ConfigError(f"{name}[{key!r}] is not an environment: {each!r:.80}")
             factories[key] = factory
         steady = all(factory.deterministic for factory in factories.values())
-        return EnvironmentFactory(name, lambda: _ByRow(factories), deterministic=steady)
+        return EnvironmentFactory(name, lambda: _RowEnvironment(factories), deterministic=steady)
     if not callable(value):
         return None
     make = cast("Callable[..., Any]", value)
     cls: Any = value if isinstance(value, type) else type(make(**kwargs))
     if hasattr(cls, "init") and hasattr(cls, "step"):
-        factory = EnvironmentFactory(name, lambda: _DictionarySteps(make, kwargs))
+        factory = EnvironmentFactory(name, lambda: _SkyRLEnvironment(make, kwargs))
     elif not hasattr(cls, "reset"):
         return None
     elif hasattr(cls, "step") and "seed" in inspect.signature(cls.reset).parameters:
@@ -55,16 +55,17 @@ def adapt_class(value: Any, name: str, kwargs: Mapping[str, Any]) -> Environment
         tools = [Tool(n, d, f, s) for n, f in public.items() for d, s in [read_signature(f)]]
         owner = ToolClass(name, lambda task: make(**kwargs))
         specs = tuple(tool.spec for tool in tools)
-        factory = EnvironmentFactory(name, lambda: _PublicMethods(owner, tools), specs)
+        factory = EnvironmentFactory(name, lambda: _TRLEnvironment(owner, tools), specs)
     own = {n: getattr(cls, n) for n in ("tasks", "expert", "deterministic") if hasattr(cls, n)}
     return replace(factory, **own)
 
 
-class _PublicMethods(ToolEnvironment):
-    """One episode of a class in TRL's form; its `get_reward` is read after each turn."""
+class _TRLEnvironment(ToolEnvironment):
+    """One episode of a TRL class; its `get_reward` is called after each turn."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Call `reset` with the row's fields, and show the text that it returns."""
+        """Call `reset` with the row's fields and return the text that it returns as an
+        observation."""
         self.state = self._made = await call(self.owner.make, task)
         self._bound = {tool.name: tool.bind(self.state) for tool in self._tools}
         text: Any = await call(self.state.reset, **task.fields)
@@ -75,16 +76,16 @@ class _PublicMethods(ToolEnvironment):
         return Observation(shown, tools=specs, continues_prompt=True)
 
     async def _read(self, name: str) -> Any:
-        """Return the reward where the class has one: the model alone ends an episode."""
+        """Return the reward if the class has one; only the model ends an episode."""
         read = getattr(self.state, "get_reward", None) if name == "reward" else None
         return None if read is None else await call(read)
 
     async def close(self) -> None:
-        """Call the class's `close` where it has one."""
+        """Call the class's `close` if it has one."""
         await call(getattr(self._made, "close", lambda: None))
 
 
-class _ByRow(Environment):
+class _RowEnvironment(Environment):
     """One episode of the environment that the row names."""
 
     def __init__(self, factories: Mapping[str, EnvironmentFactory]) -> None:
@@ -92,7 +93,7 @@ class _ByRow(Environment):
         self._inner: Environment | None = None
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Begin the environment of the task's `environment`. Raises `DataError`."""
+        """Reset the environment named by the task's `environment` field. Raises `DataError`."""
         chosen = str(task.fields.get("environment"))
         if chosen not in self._factories:
             raise DataError(
@@ -108,20 +109,20 @@ class _ByRow(Environment):
         return await self._inner.step(action)
 
     async def close(self) -> None:
-        """Close the environment that was begun."""
+        """Close the chosen environment."""
         if self._inner is not None:
             await self._inner.close()
 
 
-class _DictionarySteps(Environment):
-    """One episode of a class in SkyRL's form, made with `env_config` and the row as `extras`."""
+class _SkyRLEnvironment(Environment):
+    """One episode of a SkyRL class, created with `env_config` and the row as `extras`."""
 
     def __init__(self, make: Callable[..., Any], config: Mapping[str, Any]) -> None:
         self._make, self._config = make, OmegaConf.create(dict(config))
         self._inner: Any = None
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Call `init` with the task's messages, and show those that it adds."""
+        """Call `init` with the task's messages, and return the messages that it adds."""
         wanted = inspect.signature(self._make).parameters
         given = {"env_config": self._config, "extras": dict(task.fields)}
         self._inner = await call(self._make, **{n: v for n, v in given.items() if n in wanted})

@@ -1,6 +1,6 @@
-"""Episodes without a model: of an expert, of random actions, or of actions that are known.
+"""Episodes without a model: of an expert, of random actions, or of known actions.
 
-They collect what to imitate, and check an environment: `check_deterministic` plays one twice.
+They provide demonstrations, and check an environment: `check_deterministic` plays one twice.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tutelage.types import JSON, Message, Task, ToolCall, ToolSpec
 
 Act = Callable[[Task, Sequence[Message], Observation], Message | Awaitable[Message]]
 """`act(task, messages, observation)` returns the reply to a conversation, which is the task's
-messages and all that followed; `observation` is the latest one."""
+messages and everything after them; `observation` is the latest one."""
 MAX_STEPS = 200
 """Steps after which an episode is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedEpisode:
-    """A conversation in an environment, and what each of its steps earned."""
+    """A conversation in an environment, with the reward and info of each step."""
 
     messages: tuple[Message, ...]
     """The task's messages, observations and replies, in order."""
@@ -130,7 +130,7 @@ def expert_act(expert: Callable[[Task, Sequence[Message]], Message]) -> Act:
 
 
 async def check_deterministic(factory: EnvironmentFactory, task: Task, seed: int) -> str | None:
-    """Play an episode twice with equal seed and replies. Return how the two differ, or None.
+    """Play an episode twice with equal seed and replies; return their difference, or None.
 
     The replies are the expert's, else random. Raises `EnvironmentFailedError`.
     """
@@ -139,11 +139,11 @@ async def check_deterministic(factory: EnvironmentFactory, task: Task, seed: int
     for _ in range(2):
         act = random_act(factory, seed) if expert is None else expert_act(expert)
         episodes.append(await play_episode(factory, task, seed, act))
-    return difference(*episodes)
+    return describe_difference(*episodes)
 
 
-def difference(first: PlayedEpisode, second: PlayedEpisode) -> str | None:
-    """Return the first difference of two episodes in words, or None if they are equal."""
+def describe_difference(first: PlayedEpisode, second: PlayedEpisode) -> str | None:
+    """Return a description of the first difference of two episodes, or None if they are equal."""
     for part in (f.name for f in fields(PlayedEpisode)):
         a, b = getattr(first, part), getattr(second, part)
         if a == b:

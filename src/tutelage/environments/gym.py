@@ -1,14 +1,15 @@
 """Gymnasium's environments as text: `gym:ID`, and classes whose `step` returns five values.
 
-Observations are texts, what `render_mode="ansi"` draws, or discrete values; actions are texts or
-the names of discrete ones. Colours of a drawing become words, since they may be all that marks the
-agent. Spaces are recognised by their names, so a class of another library needs no gymnasium.
+Observations are texts, drawings of `render_mode="ansi"`, or discrete values; actions are texts or
+names of discrete actions. Colours of a drawing become words, since only a colour may mark the
+agent. Spaces are recognised by class name, so a class of another library needs no gymnasium.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tutelage.environments.protocol import Environment, EnvironmentFactory, Observation, Step
@@ -22,7 +23,7 @@ ACTIONS = {
     "Taxi": ("south", "north", "east", "west", "pickup", "dropoff"),
     "Blackjack": ("stick", "hit"),
 }
-"""Names of the actions of gymnasium's own text environments, which do not name them."""
+"""Action names of gymnasium's text environments, which do not name their actions."""
 SEEDS = 10**6
 """Distance between the seeds of two splits, and of two runs of adjacent seeds."""
 _COLOURS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "crimson")
@@ -31,10 +32,10 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
-    """Return the factory of a registered environment, created with `kwargs`; `actions` in them is a
-    list of names for discrete actions.
+    """Return the factory of a registered environment, created with `kwargs`; `actions` in `kwargs`
+    is a list of names for discrete actions.
 
-    Raises `ConfigError` for an unknown ID, wrong arguments or spaces that are no text, and
+    Raises `ConfigError` for an unknown ID, wrong arguments or spaces that cannot be text, and
     `ModuleNotFoundError` without gymnasium.
     """
     import gymnasium
@@ -46,12 +47,12 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
 
 
 def first_seed(split: str, seed: int) -> int:
-    """Return the first seed of a split's tasks; those of other splits and runs are far away."""
+    """Return the first task seed of a split, far from the seeds of other splits and runs."""
     return (3 * seed + ("train", "val", "test").index(split)) * SEEDS % 2**31
 
 
 def seeded_tasks(split: str, n: int, seed: int) -> Sequence[Task]:
-    """Return n tasks of a split that have nothing but a seed, with which the environment begins."""
+    """Return n tasks of a split whose only field is the seed passed to `reset`."""
     first = first_seed(split, seed)
     return [Task(f"{split}-{number}", {"seed": number}) for number in range(first, first + n)]
 
@@ -59,8 +60,8 @@ def seeded_tasks(split: str, n: int, seed: int) -> Sequence[Task]:
 def five_value_factory(
     name: str, construct: Callable[..., Any], kwargs: Mapping[str, Any]
 ) -> EnvironmentFactory:
-    """Return the factory of what `construct(**kwargs)` creates: `reset(seed)` returns two values
-    and `step(action)` five. Raises `ConfigError`."""
+    """Return the factory of environments that `construct(**kwargs)` creates, whose `reset(seed)`
+    returns two values and whose `step(action)` returns five. Raises `ConfigError`."""
     options = dict(kwargs)
     names: Sequence[str] = options.pop("actions", ())
     try:
@@ -92,13 +93,12 @@ def five_value_factory(
         names = [str(each) for each in meanings]
     if count != len(names):
         raise ConfigError(f"{name} has {count} discrete actions, but actions={names!r}")
-    return EnvironmentFactory(
-        name, lambda: _FiveValues(lambda: construct(**options), names, drawn), tasks=seeded_tasks
-    )
+    make = partial(construct, **options)
+    return EnvironmentFactory(name, lambda: _GymEnvironment(make, names, drawn), tasks=seeded_tasks)
 
 
 def _is_text(space: Any, kinds: Sequence[str]) -> bool:
-    """Return True if a space is absent, a Text space, or of one of the kinds that are named."""
+    """Return True if a space is absent, a Text space, or of one of the named kinds."""
     if space is None:
         return True
     parents = {cls.__name__ for cls in type(space).__mro__}
@@ -106,7 +106,7 @@ def _is_text(space: Any, kinds: Sequence[str]) -> bool:
     return not parents.isdisjoint({"Text", *kinds}) and all(_is_text(s, kinds) for s in inner)
 
 
-class _FiveValues(Environment):
+class _GymEnvironment(Environment):
     """One episode of an environment whose `step` returns five values."""
 
     def __init__(self, make: Callable[[], Any], names: Sequence[str], drawn: bool) -> None:
@@ -114,16 +114,16 @@ class _FiveValues(Environment):
         self._inner: Any = None
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Begin with the task's `seed`, or with the rollout's where the task has none."""
+        """Reset with the task's `seed`, or with the rollout's seed if the task has none."""
         self._inner = await call(self._make)
         value, info = await call(self._inner.reset, seed=int(task.fields.get("seed", seed)))
-        text = self._shown(value)
+        text = self._to_text(value)
         if self._names:
             text += f"\nReply with one of: {', '.join(self._names)}."
         return Observation((Message("user", text),), self._names, info)
 
     async def step(self, action: Message) -> Step:
-        """Apply the action that the reply names; other replies change nothing."""
+        """Apply the action that the reply names; any other reply changes nothing."""
         reply = (action.content or "").strip()
         names = [name.lower() for name in self._names]
         if names and reply.lower() not in names:
@@ -134,10 +134,10 @@ class _FiveValues(Environment):
         chosen = start + names.index(reply.lower()) if names else reply
         value, reward, terminated, truncated, info = await call(self._inner.step, chosen)
         over = bool(terminated or truncated)
-        shown = Observation((Message("user", self._shown(value)),), () if over else self._names)
+        shown = Observation((Message("user", self._to_text(value)),), () if over else self._names)
         return Step(shown, reward, bool(terminated), bool(truncated), info)
 
-    def _shown(self, value: Any) -> str:
+    def _to_text(self, value: Any) -> str:
         """Return the text of an observation."""
         text = str(self._inner.render() if self._drawn else value)
         text = _COLOURED.sub(lambda m: f"[{_COLOURS[int(m[2])]}:{m[3]}]", text)

@@ -1,15 +1,14 @@
 """The lifecycle of environments in a rollout: opened, stepped within a time limit, always closed.
 
 `rollout_environments` is the scope of a rollout. It holds the states of tool classes, opened when
-an agent binds their tools, and the environment that the run is played in, opened by the runner. If
-a caller has already entered it, as a runner does around agent and reward, the same environments
-stay open until the reward is computed. On exit all are closed, the last opened first.
+an agent binds their tools, and the run's environment, opened by the runner. If a caller has already
+entered it, as a runner does around agent and reward, the same environments stay open until the
+reward is computed. On exit all are closed, in reverse order of opening.
 
-A `RolloutEnvironment` is one instance of a run's environment. Its methods run on an event loop in a
-thread of their own, and plain functions in a thread each, so code that blocks stops no other
-rollout. What an instance returns is checked here. All that it does wrong is an
-`EnvironmentFailedError`, which the runner records as the infrastructure failure
-`environment_error`.
+A `RolloutEnvironment` is one instance of a run's environment. Its methods run on a separate event
+loop thread, and plain functions in a thread each, so blocking code stops no other rollout.
+Everything that an instance returns is checked here. Each fault is an `EnvironmentFailedError`,
+which the runner records as the infrastructure failure `environment_error`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from tutelage.bounded import whole_characters
+from tutelage.bounded import replace_surrogates
 from tutelage.environments.protocol import Environment, EnvironmentFactory, Observation, Step
 from tutelage.environments.tool_classes import ToolEnvironment
 from tutelage.errors import EnvironmentFailedError, TutelageError
@@ -40,15 +39,15 @@ OPEN_SECONDS = 120.0
 STEP_SECONDS = 30.0
 """Time limit in seconds of a step, and of closing, unless `environment.step_timeout` is set."""
 MAX_CHARS = 100_000
-"""Most characters of an observation, and of an info as JSON."""
+"""Maximum characters of an observation, and of an info as JSON."""
 LARGEST = 1e9
-"""Largest absolute value of a reward."""
+"""Maximum absolute value of a reward."""
 
 logger = logging.getLogger(__name__)
 
 
 class _LoopThread:
-    """An event loop in a daemon thread, for what environments do."""
+    """An event loop in a daemon thread, on which environments run."""
 
     latest: _LoopThread | None = None
 
@@ -59,33 +58,33 @@ class _LoopThread:
 
     @classmethod
     def current(cls) -> _LoopThread:
-        """Return the thread of new instances; the first use starts it."""
+        """Return the thread for new instances, starting it at the first use."""
         cls.latest = cls.latest or cls()
         return cls.latest
 
     def abandon(self) -> None:
-        """Give new instances another thread: code on this one blocks it."""
+        """Use another thread for new instances, since code blocks this one."""
         if _LoopThread.latest is self:
             _LoopThread.latest = None
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """The reward and info of one step, and the model call whose reply it was applied to."""
+    """The reward and info of one step, and the id of the model call that it applied."""
 
     reward: float | None
     info: JSON
     call_id: str | None
-    """None where an agent's own code made the step."""
+    """None for a step made by an agent's code."""
     started: float
     """Start of the step, in seconds since 1970."""
 
 
 class RolloutEnvironment:
-    """The environment of one rollout, as its agent sees it: from the first observation on.
+    """The environment of one rollout as its agent sees it, from the first observation on.
 
-    An agent's own code calls `await step(reply)`, or `step_sync(reply)` where it is not async,
-    until `ended` is True. The rewards of the steps are recorded and add up to the rollout's return.
+    An agent's code calls `await step(reply)`, or `step_sync(reply)` if it is not async, until
+    `ended` is True. The rewards of the steps are recorded and add up to the rollout's return.
     """
 
     def __init__(
@@ -97,12 +96,12 @@ class RolloutEnvironment:
         self.terminated = self.truncated = False
         self.turns: list[TurnRecord] = []
         self.info: JSON = {}
-        """Info of the first observation, with the last step's over it."""
+        """Info of the first observation, updated with the info of the last step."""
         self.failure: EnvironmentFailedError | None = None
         """The first failure; no step is possible after it."""
         self._factory, self._step_timeout = factory, step_timeout
         self._instance: Environment | None = None
-        self._home: asyncio.AbstractEventLoop | None = None
+        self._caller_loop: asyncio.AbstractEventLoop | None = None
         self._thread = _LoopThread.current()
         self._busy = False
 
@@ -113,7 +112,7 @@ class RolloutEnvironment:
 
     @property
     def state(self) -> Any:
-        """Return the author's instance, which rewards receive in their `context`."""
+        """Return the user's instance, which rewards receive in their `context`."""
         instance: Any = self._instance
         return instance.state if isinstance(instance, ToolEnvironment) else instance
 
@@ -125,20 +124,20 @@ class RolloutEnvironment:
 
     async def open(self) -> Observation:
         """Create the instance and reset it. Raises `EnvironmentFailedError`."""
-        self._home = asyncio.get_running_loop()
+        self._caller_loop = asyncio.get_running_loop()
         self._instance = await self._call("creation", OPEN_SECONDS, self._factory.make)
         reset = cast("Environment", self._instance).reset
         first = await self._call("reset", OPEN_SECONDS, reset, self.task, self.seed)
         self.observation = self._read_observation(first, "reset")
         self.info = dict(self.observation.info)
         if not self.observation.messages and not self.task.has_input:
-            raise self._error("reset", "it showed no message, and the task has no question")
+            raise self._record_error("reset", "there is no message, and the task has no question")
         return self.observation
 
     async def step(
         self, action: Message | str | Mapping[str, Any], call_id: str | None = None
     ) -> Step:
-        """Apply a reply with all its tool calls, and return what follows.
+        """Apply a reply with all its tool calls, and return the resulting step.
 
         `action` is a message, its text, or a message in OpenAI's form. Raises
         `EnvironmentFailedError`, and `TutelageError` for a step after the end of the episode or
@@ -147,12 +146,9 @@ class RolloutEnvironment:
         if self.failure is not None:
             raise self.failure
         if self._instance is None or self.ended or self._busy:
-            state = (
-                "has ended" if self.ended else "is in another step" if self._busy else "is closed"
-            )
             raise TutelageError(
-                f"the environment {self.name!r} {state}, so no step is possible: await each step, "
-                "and stop when `environment.ended` is True"
+                f"no step of the environment {self.name!r} is possible: it has ended, is closed or "
+                "is in another step; await each step, and stop when `environment.ended` is True"
             )
         if isinstance(action, str):
             action = Message("assistant", action)
@@ -172,12 +168,12 @@ class RolloutEnvironment:
         return step
 
     def step_sync(self, action: Message | str | Mapping[str, Any]) -> Step:
-        """Do what `step` does, for code that runs in a thread and is not async."""
+        """Apply a reply from a thread without async; see `step`."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            assert self._home is not None, "it is open"
-            return asyncio.run_coroutine_threadsafe(self.step(action), self._home).result()
+            assert self._caller_loop is not None, "it is open"
+            return asyncio.run_coroutine_threadsafe(self.step(action), self._caller_loop).result()
         raise TutelageError("step_sync would stop the event loop: `await environment.step(...)`")
 
     async def close(self) -> None:
@@ -191,7 +187,7 @@ class RolloutEnvironment:
             logger.warning("the environment %r failed to close", self.name, exc_info=True)
 
     async def _call(self, what: str, seconds: float, fn: Callable[..., Any], *args: Any) -> Any:
-        """Call a function of the author off this loop, within a time limit."""
+        """Call a function of the environment on its own thread, within a time limit in seconds."""
         call = call_safely(partial(fn, *args), {}, what=what, inline=False, seconds=seconds)
         work = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._thread.loop))
         try:
@@ -201,15 +197,16 @@ class RolloutEnvironment:
             if work.cancelled():
                 self._thread.abandon()
             way = "raise environment.step_timeout" if what == "step" else "it may hang"
-            raise self._error(
+            raise self._record_error(
                 what,
                 f"it took longer than {seconds:g} seconds; {way}, or lower environment.pool_size",
             ) from late
         if error is not None:
-            raise self._error(what, f"{type(error).__name__}: {error}"[:500]) from error
+            raise self._record_error(what, f"{type(error).__name__}: {error}"[:500]) from error
         return value
 
-    def _error(self, what: str, reason: str) -> EnvironmentFailedError:
+    def _record_error(self, what: str, reason: str) -> EnvironmentFailedError:
+        """Return an error that names the environment, and keep the first one as `failure`."""
         error = EnvironmentFailedError(f"the environment {self.name!r} failed in {what}: {reason}")
         self.failure = self.failure or error
         return error
@@ -217,11 +214,7 @@ class RolloutEnvironment:
     def _read_step(self, value: Any) -> Step:
         """Check what `step` returned. Raises `EnvironmentFailedError`."""
         if not isinstance(value, Step):
-            raise self._error(
-                "step",
-                f"it returned a {type(value).__name__}, not a Step; a gymnasium environment is "
-                "named gym:ID",
-            )
+            raise self._record_error("step", f"it returned a {type(value).__name__}, not a Step")
         reward, info = value.reward, self._read_info(value.info, "step")
         if reward is not None:
             try:
@@ -229,7 +222,7 @@ class RolloutEnvironment:
             except (TypeError, ValueError, OverflowError):
                 reward = math.nan
             if not abs(reward) <= LARGEST:
-                raise self._error(
+                raise self._record_error(
                     "step",
                     f"the reward is {value.reward!r:.80}; return a finite number from -{LARGEST:g} "
                     f"to {LARGEST:g}, or None if there is none per turn",
@@ -237,36 +230,33 @@ class RolloutEnvironment:
         observation = self._read_observation(value.observation, "step")
         ended = bool(value.terminated), bool(value.truncated)
         if not observation.messages and not any(ended):
-            raise self._error(
-                "step", "the episode goes on and the observation has no message; return one"
-            )
+            raise self._record_error("step", "an episode that goes on needs an observation")
         return Step(observation, reward, *ended, info)
 
     def _read_observation(self, value: Any, what: str) -> Observation:
         """Check an observation. Raises `EnvironmentFailedError`."""
         if not isinstance(value, Observation):
-            raise self._error(
-                what, f"the observation is a {type(value).__name__}; return an Observation"
-            )
+            kind = type(value).__name__
+            raise self._record_error(what, f"the observation is a {kind}; return an Observation")
         length, messages = 0, list[Message]()
         for message in cast("tuple[Any, ...]", value.messages):
             content: Any = message.content if isinstance(message, Message) else message
             if not (isinstance(message, Message) and (content is None or isinstance(content, str))):
-                raise self._error(
+                raise self._record_error(
                     what,
                     f"an observation holds {content!r:.80}, a {type(content).__name__}; return "
                     "Message objects whose content is text",
                 )
             length += len(content or "")
-            messages.append(replace(message, content=whole_characters(content)))
+            messages.append(replace(message, content=replace_surrogates(content)))
         if length > MAX_CHARS:
-            raise self._error(
+            raise self._record_error(
                 what,
                 f"the observation has {length:,} characters, more than {MAX_CHARS:,}; shorten it",
             )
         actions = tuple(value.actions)
         if not all(isinstance(each, str) and each for each in cast("tuple[Any, ...]", actions)):
-            raise self._error(what, f"the actions are {actions!r:.80}; offer texts")
+            raise self._record_error(what, f"the actions are {actions!r:.80}; return texts")
         actions = tuple(dict.fromkeys(actions))
         return replace(
             value,
@@ -276,7 +266,7 @@ class RolloutEnvironment:
         )
 
     def _read_info(self, value: Any, what: str) -> JSON:
-        """Convert an info to JSON values; arrays and scalars of NumPy are converted."""
+        """Return an info as JSON values; NumPy arrays and scalars are converted."""
 
         def plain(value: Any) -> Any:
             if hasattr(value, "tolist"):
@@ -286,18 +276,18 @@ class RolloutEnvironment:
         try:
             text = json.dumps({**value}, default=plain, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise self._error(
-                what, f"the info cannot be recorded ({error}); it holds JSON values under names"
+            raise self._record_error(
+                what, f"the info cannot be recorded ({error}); return a dict of JSON values"
             ) from error
         if len(text) > MAX_CHARS:
-            raise self._error(
+            raise self._record_error(
                 what, f"the info has {len(text):,} characters as JSON, more than {MAX_CHARS:,}"
             )
         return json.loads(text)
 
 
 class RolloutEnvironments:
-    """A rollout's environments: the one that the run is played in, and states of tool classes."""
+    """A rollout's environments: the run's environment and the states of tool classes."""
 
     def __init__(self, task: Task, seed: int, stack: AsyncExitStack) -> None:
         self.opened: dict[str, Any] = {}
@@ -337,13 +327,13 @@ class RolloutEnvironments:
                         f"{OPEN_SECONDS:g} seconds"
                     ) from error
                 self.observed += observation.messages
-                self._stack.push_async_callback(_close, environment)
+                self._stack.push_async_callback(_close_state, environment)
                 self._states[owner] = self.opened[owner.name] = environment.state
             bound[name] = tool if owner is None else tool.bind(self._states[owner])
         return bound
 
 
-async def _close(environment: ToolEnvironment) -> None:
+async def _close_state(environment: ToolEnvironment) -> None:
     """Close the state of a tool class and log any failure, so that the rollout is kept."""
     try:
         async with asyncio.timeout(OPEN_SECONDS):
@@ -374,6 +364,6 @@ async def rollout_environments(task: Task, seed: int = 0) -> AsyncGenerator[Roll
 
 
 def current_environments() -> Mapping[str, Any]:
-    """Return the open environments of the current rollout by name."""
+    """Return the open environments of the current rollout, by name."""
     environments = _current.get()
     return {} if environments is None else environments.opened

@@ -26,15 +26,15 @@ SCHEMES: Mapping[str, str] = {
     "gym": "environments",
     "textworld": "textworld",
 }
-"""Schemes of other people's environments, modules too, and the extra that each needs."""
+"""Schemes of third-party environments (modules of this package), with the extra that each needs."""
 _NO_KWARGS: Mapping[str, Any] = {}
 
 
 def load_environment(name: str, kwargs: Mapping[str, Any] = _NO_KWARGS) -> EnvironmentFactory:
     """Return the factory of a named environment, whose instances are created with `kwargs`.
 
-    Raises `ConfigError` for an unknown name, or one that is no environment, and `MissingExtraError`
-    where the package of a scheme is not installed.
+    Raises `ConfigError` for an unknown name or a value that is not an environment, and
+    `MissingExtraError` if the package of a scheme is not installed.
     """
     if is_file_reference(name):
         return as_factory(load_attribute(name, "environment"), name.rpartition(":")[2], kwargs)
@@ -60,14 +60,14 @@ def load_environment(name: str, kwargs: Mapping[str, Any] = _NO_KWARGS) -> Envir
 def as_factory(
     value: Any, name: str = "", kwargs: Mapping[str, Any] = _NO_KWARGS
 ) -> EnvironmentFactory:
-    """Return the factory of an environment given as an object: a factory, a class, a function, a
-    dictionary of classes. Raises `ConfigError`."""
+    """Return the factory of an environment passed as an object: a factory, a class, a function, or
+    a dictionary of classes. Raises `ConfigError`."""
     name = name or str(getattr(value, "__name__", type(value).__name__))
     if isinstance(value, EnvironmentFactory):
         if kwargs:
             raise ConfigError(
-                f"environment.kwargs={dict(kwargs)!r} has no effect on {name!r}, which is made: "
-                "name the class or the function that makes it"
+                f"environment.kwargs={dict(kwargs)!r} has no effect on the existing object "
+                f"{name!r}: pass its class, or a function that creates it"
             )
         return value
     if isinstance(value, type) and _is_environment(value):
@@ -101,15 +101,15 @@ def as_factory(
     adapted = import_attribute("tutelage.environments.classes:adapt_class")(value, name, kwargs)
     if adapted is None:
         raise ConfigError(
-            f"{name!r} is no environment: it is a {type(value).__name__} without "
+            f"{name!r} is not an environment: it is a {type(value).__name__} without "
             "reset(task, seed), step(action) and close(), and without @tool methods"
         )
     return adapted
 
 
 def _is_environment(cls: type) -> bool:
-    """Return True if a class has the methods of the protocol: gymnasium's `reset` has no task.
-    Raises `ConfigError` where only `close` is missing."""
+    """Return True if a class has the protocol's methods (gymnasium's `reset` takes no task). Raises
+    `ConfigError` if only `close` is missing."""
     if not all(callable(getattr(cls, method, None)) for method in ("reset", "step")):
         return False
     parameters = [*inspect.signature(cls.reset).parameters.values()][1:]  # pyright: ignore
@@ -123,7 +123,7 @@ def _is_environment(cls: type) -> bool:
 
 
 def _with_attributes(cls: type, name: str, make: Callable[[], Environment]) -> EnvironmentFactory:
-    """Return a factory with `tasks`, `expert` and `deterministic` of a class where it has them."""
+    """Return a factory with `tasks`, `expert` and `deterministic` of a class, if present."""
     found: dict[str, Any] = {}
     for attribute in ("tasks", "expert", "deterministic"):
         value = inspect.getattr_static(cls, attribute, None)

@@ -1,8 +1,8 @@
 """The protocol of environments: multi-turn tasks that answer the agent.
 
-The words are gymnasium's. One instance serves one rollout of one task. The seed given to `reset` is
-a function of the run's seed and the rollout's place, so an environment that takes its random
-numbers from it repeats.
+The terms are gymnasium's. One instance serves one rollout of one task. The seed passed to `reset`
+is a function of the run's seed and the rollout's place, so an environment that draws all random
+numbers from it is reproducible.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from tutelage.types import Message, Task, ToolSpec
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What an environment shows the agent."""
+    """Messages, allowed actions and tools that an environment shows the agent."""
 
     messages: tuple[Message, ...] = ()
     """Messages appended to the conversation."""
     actions: tuple[str, ...] = ()
-    """The replies that the next turn may be; empty leaves the reply free."""
+    """The allowed replies of the next turn; empty allows any reply."""
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """JSON values for the record; the agent does not see them."""
+    """JSON values for the record, hidden from the agent."""
     tools: tuple[ToolSpec, ...] = ()
-    """Tools that the agent may call, as the first observation names them."""
+    """Tools that the agent may call, set in the first observation."""
     continues_prompt: bool = False
-    """True if the first message's text continues the last message of the task, as TRL has it."""
+    """True if the first message's text continues the last message of the task, as in TRL."""
 
     def begin_conversation(self, task: Task) -> list[Message]:
-        """Return the task's messages, and those of this first observation."""
+        """Return the task's messages followed by those of this first observation."""
         prompt = [*task.messages()] if task.has_input else []
         shown = [*self.messages]
         if self.continues_prompt and prompt and shown:
@@ -41,11 +41,11 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an action led to."""
+    """The result of an action."""
 
     observation: Observation = field(default_factory=Observation)
     reward: float | None = None
-    """Reward of this turn; None where the environment has none per turn."""
+    """Reward of this turn; None if the environment has no reward per turn."""
     terminated: bool = False
     """True if the task has ended."""
     truncated: bool = False
@@ -58,33 +58,35 @@ class Environment(Protocol):
     """A multi-turn task that answers the agent."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Begin a task. An exception fails the rollout."""
+        """Begin a task and return its first observation. An exception fails the rollout."""
         ...
 
     async def step(self, action: Message) -> Step:
-        """Apply one reply of the agent, with all its tool calls, and return what follows."""
+        """Apply one reply of the agent, with all its tool calls, and return the resulting step."""
         ...
 
     async def close(self) -> None:
-        """Free what the episode holds. Always called; what it raises is logged."""
+        """Free the resources of the episode. Always called; exceptions are logged."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFactory:
-    """Makes the instances of one environment and names what it offers beside them.
+    """Creates the instances of one environment, and has its tools, tasks and expert.
 
-    The functions are taken from the class of the same names where it has them."""
+    The functions are taken from the attributes of the same names of the class, if present.
+    """
 
     name: str
     make: Callable[[], Environment]
-    """Return a new instance, which serves one rollout."""
+    """Function that returns a new instance, which serves one rollout."""
     tools: tuple[ToolSpec, ...] = ()
     """Tools known before any instance exists."""
     deterministic: bool = True
-    """False where equal tasks, seeds and actions may give different episodes."""
+    """False if equal tasks, seeds and actions may give different episodes."""
     tasks: Callable[[str, int, int], Sequence[Task]] | None = None
-    """`tasks(split, n, seed)` returns n tasks of `train`, `val` or `test`; None needs a file."""
+    """`tasks(split, n, seed)` returns n tasks of `train`, `val` or `test`; with None, tasks come
+    from a file."""
     expert: Callable[[Task, Sequence[Message]], Message] | None = None
-    """`expert(task, messages)` returns the reply to a conversation (of the task's messages and
-    all that followed) that is worth imitating."""
+    """`expert(task, messages)` returns a reply worth imitating to a conversation, which is the
+    task's messages and everything after them."""

@@ -1,8 +1,8 @@
-"""`reasoning_gym:NAME`: questions of a reasoning-gym dataset, graded by its own scorer.
+"""`reasoning_gym:NAME`: questions of a reasoning-gym dataset, graded by the dataset's scorer.
 
-A row holds the place of its question (`seed` and `index`), from which the entry is made again to be
-graded: what a scorer needs does not always survive JSON. Entries of neighbouring seeds repeat each
-other, so splits are far apart, and a hash of the question decides in which one it may stand.
+A row holds the `seed` and `index` of its question, from which the entry is created again for
+grading: the data of a scorer is not always JSON. Entries of neighbouring seeds repeat each other,
+so splits are far apart, and a hash of the question decides its split.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
 from tutelage.environments.gym import first_seed
@@ -24,18 +25,18 @@ REFUSED = {
     "game_of_life_halting": "its scorer gives 1.0 for any text",
     "coin_flip": "its scorer gives 1.0 for '0'",
 }
-"""Datasets whose scorer is wrong in reasoning-gym 0.1.25, and how."""
+"""Datasets whose scorer is wrong in reasoning-gym 0.1.25, with the reason."""
 SHARES = {"train": range(6), "val": range(6, 7), "test": range(7, 10)}
 """Tenths of all questions that belong to each split."""
 WINDOW = 100
-"""Entries made with one seed: some datasets take time, or change, with their size."""
+"""Entries created with one seed: some datasets take time, or change, with their size."""
 PATIENCE = 500
-"""Entries without a new question after which a dataset has no more."""
+"""Consecutive entries without a new question after which a dataset counts as exhausted."""
 
 
 def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     """Return the factory of a dataset. `kwargs` are its difficulty keys, and `scoring`: `exact`,
-    the default, rewards a full score alone, `graded` what the scorer gives.
+    the default, rewards only a full score, `graded` rewards the score itself.
 
     Raises `ConfigError` for an unknown or refused dataset and wrong keys, and `ModuleNotFoundError`
     without reasoning-gym.
@@ -62,43 +63,37 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
         ) from error
     return EnvironmentFactory(
         f"reasoning_gym:{argument}",
-        lambda: _Question(entries, scoring == "graded"),
+        lambda: _QuestionEnvironment(entries, scoring == "graded"),
         tasks=entries.tasks,
-        expert=_answer if isinstance(first["answer"], str) else None,
+        expert=_expert_answer if isinstance(first["answer"], str) else None,
     )
 
 
-def _answer(task: Task, messages: Sequence[Message]) -> Message:
-    """Return the answer of a dataset that has it."""
+def _expert_answer(task: Task, messages: Sequence[Message]) -> Message:
+    """Return the dataset's answer as an assistant message."""
     return Message("assistant", str(task["answer"]))
 
 
 class _Entries:
-    """The entries of a dataset by their place, made when they are needed."""
+    """The entries of a dataset by seed and index, created on first use."""
 
     def __init__(self, name: str, config: Mapping[str, Any]) -> None:
         self._name, self._config = name, config
-        self._datasets = dict[int, Any]()
         self._lock = threading.Lock()
+        self.dataset = lru_cache(32)(self._create_dataset)  # some hold megabytes
 
-    def dataset(self, seed: int) -> Any:
+    def _create_dataset(self, seed: int) -> Any:
         """Return the dataset of a window."""
         from reasoning_gym.composite import DatasetSpec
         from reasoning_gym.factory import create_dataset
 
-        dataset = self._datasets.get(seed)
-        if dataset is None:
-            made = dict(self._config)
-            if self._name == "composite":
-                made["datasets"] = [DatasetSpec(**each) for each in made.get("datasets", ())]
-            dataset = create_dataset(self._name, seed=seed, size=WINDOW, **made)
-            if len(self._datasets) >= 32:  # some hold megabytes
-                self._datasets.clear()
-            self._datasets[seed] = dataset
-        return dataset
+        config = dict(self._config)
+        if self._name == "composite":
+            config["datasets"] = [DatasetSpec(**each) for each in config.get("datasets", ())]
+        return create_dataset(self._name, seed=seed, size=WINDOW, **config)
 
     def tasks(self, split: str, n: int, seed: int) -> Sequence[Task]:
-        """Return n tasks with different questions, fewer where the dataset has no more."""
+        """Return n tasks with different questions, fewer if the dataset has no more."""
         found, number, last = dict[str, Task](), 0, 0
         while len(found) < n and number - last < PATIENCE:
             window, index = first_seed(split, seed) + number // WINDOW * WINDOW, number % WINDOW
@@ -112,7 +107,7 @@ class _Entries:
         return [*found.values()]
 
     def score(self, task: Task, reply: str) -> float:
-        """Return the scorer's grade of a reply, from 0 to 1; 0 where the scorer raises."""
+        """Return the scorer's grade of a reply, from 0 to 1; 0 if the scorer raises."""
         from reasoning_gym.utils import extract_answer
 
         if "seed" not in task.fields or "index" not in task.fields:
@@ -127,15 +122,15 @@ class _Entries:
             return 0.0
 
 
-class _Question(Environment):
-    """One question, which a reply ends."""
+class _QuestionEnvironment(Environment):
+    """An episode of one question, ended by the reply."""
 
     def __init__(self, entries: _Entries, graded: bool) -> None:
         self._entries, self._graded = entries, graded
         self._task = Task("", {})
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Show nothing: the question is the task's."""
+        """Return an empty observation: the question is in the task."""
         self._task = task
         return Observation()
 
@@ -147,4 +142,4 @@ class _Question(Environment):
         return Step(reward=reward, terminated=True, info=info)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""

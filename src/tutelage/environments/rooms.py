@@ -1,7 +1,7 @@
-"""Rooms on a grid with a key and a door: one reward, at the end of 6 to 20 moves.
+"""Rooms on a grid with a key and a door: one reward, after 6 to 20 moves.
 
-The task shows where the agent, the key and the door are, and the walls between rooms. The agent
-takes the key and opens the door. What can be done is offered as text after each move.
+The task shows the positions of the agent, the key and the door, and the walls between rooms. The
+agent takes the key and opens the door. The possible actions are offered as text after each move.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ ROOMS = tuple(f"{column}{row}" for row in "123" for column in "ABC")
 """Rooms by column, from west to east, and row, from north to south."""
 MAX_MOVES = 20
 SHORTEST = 9
-"""Fewest moves that the shortest way of a layout may have."""
+"""Minimum number of moves of the shortest solution of a layout."""
 NEIGHBOURS = (
     *((f"{a}{row}", f"{b}{row}", "east", "west") for row in "123" for a, b in ("AB", "BC")),
     *((f"{col}{a}", f"{col}{b}", "south", "north") for col in "ABC" for a, b in ("12", "23")),
 )
-"""Neighbouring rooms, with the way from the first to the second, and back."""
+"""Neighbouring rooms, with the directions from the first to the second and back."""
 TAKE, OPEN = "take key", "open door"
 State = tuple[str, bool, bool]
 """The room, whether the agent has the key, and whether the door is open."""
@@ -43,7 +43,7 @@ def possible_actions(layout: Mapping[str, Any], state: State) -> dict[str, State
 
 
 def shortest_way(layout: Mapping[str, Any], state: State) -> list[str]:
-    """Return the fewest actions that open the door, by breadth-first search."""
+    """Return the shortest list of actions that opens the door, by breadth-first search."""
     ways: dict[State, list[str]] = {state: []}
     queue = deque([state])
     while not queue[0][2]:
@@ -56,7 +56,7 @@ def shortest_way(layout: Mapping[str, Any], state: State) -> list[str]:
 
 
 class RoomsEnvironment:
-    """One layout, from the start until the door is open."""
+    """An episode in one layout, until the door is open."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Begin at the task's start; nothing is random."""
@@ -65,7 +65,7 @@ class RoomsEnvironment:
         return self._observe()
 
     async def step(self, action: Message) -> Step:
-        """Make a move; one that is not possible changes nothing."""
+        """Apply an action; an impossible one changes nothing."""
         self.moves += 1
         chosen = (action.content or "").strip()
         self.state = possible_actions(self.layout, self.state).get(chosen, self.state)
@@ -73,18 +73,13 @@ class RoomsEnvironment:
         truncated = not opened and self.moves >= MAX_MOVES
         info = {"success": opened, "moves": self.moves} if opened or truncated else {}
         observation = Observation() if opened or truncated else self._observe()
-        return Step(
-            observation,
-            reward=float(opened),
-            terminated=opened,
-            truncated=truncated,
-            info=info,
-        )
+        return Step(observation, float(opened), terminated=opened, truncated=truncated, info=info)
 
     async def close(self) -> None:
-        """Free nothing: the rooms are memory."""
+        """Do nothing: no resources are held."""
 
     def _observe(self) -> Observation:
+        """Return the room, its possible actions and the state."""
         room, held, _ = self.state
         actions = tuple(possible_actions(self.layout, self.state))
         message = Message("user", f"{room}: {', '.join(actions)}")
@@ -119,7 +114,7 @@ def draw(split: str, rng: Random) -> dict[str, Any]:
 
 
 def expert(task: Task, messages: Sequence[Message]) -> Message:
-    """Return the next action of the shortest way from where the conversation has led."""
+    """Return the next action of the shortest solution from the conversation's current state."""
     state: State = (task["start"], False, False)
     for message in messages:
         if message.role == "assistant":

@@ -1,8 +1,8 @@
-"""A shop's service desk: look before acting, for what is done cannot be undone.
+"""A shop's service desk: actions cannot be undone, so the agent must check first.
 
-A customer asks for two or three things. The orders, the stock and the refunds of the shop are a
-SQLite database in memory, which the tools read and change whether the rules allow it or not. The
-reward is 1 if the database ends as the rules want it, less a cost for each call.
+A customer makes two or three requests. The orders, the stock and the refunds of the shop are a
+SQLite database in memory; the tools change it even if the rules forbid the change. The reward is 1
+if the database ends as the rules require, less a cost for each call.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ COST = 0.02
 """Cost of a call."""
 REFUND_DAYS = 14
 ALL_ALLOWED, NONE_ALLOWED = 0.45, 0.2
-"""Shares of the messages of which the rules allow everything, and nothing."""
+"""Shares of messages whose requests are all allowed, and all forbidden."""
 THREE = 0.25
-"""Share of the messages that ask for three things; the others ask for two."""
+"""Share of messages with three requests; all others have two."""
 UNSEEN = 1 / 3
-"""Share of the test's messages whose wordings stand in no other split."""
+"""Share of test messages with wordings that occur in no other split."""
 TOOLS = ("find", "check", "cancel", "exchange", "refund")
 RULES = (
     "Rules: cancel only new orders; refund only orders sent at most "
     f"{REFUND_DAYS} days ago; exchange only for items in stock."
 )
 GREETINGS = ("{} here.", "My name is {}.", "This is {}."), ("{} writing.", "I am {}.")
-"""How messages begin: in all splits, and in the test alone."""
+"""Openings of messages: in all splits, and in the test only."""
 REQUESTS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "cancel": (
         ("Cancel the {item}.", "Please cancel my {item}.", "I no longer want the {item}."),
@@ -57,7 +57,7 @@ REQUESTS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
         ("Instead of the {item} I want a {new}.", "Change the {item} to a {new}."),
     ),
 }
-"""How things are asked for: in all splits, and in the test alone."""
+"""Wordings of requests: in all splits, and in the test only."""
 
 
 def open_shop(task: Task) -> sqlite3.Connection:
@@ -74,9 +74,10 @@ def open_shop(task: Task) -> sqlite3.Connection:
 
 
 def change_order(shop: sqlite3.Connection, action: str, order: str, new: str = "") -> str:
-    """Cancel, refund or exchange an open order, whatever the rules are, and return what was done.
+    """Cancel, refund or exchange an open order, regardless of the rules, and return the new state.
 
-    An order is changed at most once."""
+    An order is changed at most once.
+    """
     row = shop.execute("SELECT state FROM orders WHERE id = ?", (order,)).fetchone()
     if row is None or row[0] != "open":
         return f"already {row[0]}" if row else "no such order"
@@ -99,7 +100,7 @@ def snapshot(shop: sqlite3.Connection) -> list[list[Any]]:
 
 
 class ServiceDeskEnvironment(ToolWorld):
-    """The desk of a shop, with one customer's message."""
+    """An episode at the service desk, with one customer's message."""
 
     max_turns = 12
     cost_of_call = COST
@@ -120,7 +121,7 @@ class ServiceDeskEnvironment(ToolWorld):
         self.shop.close()
 
     def judge(self, answer: str) -> bool:
-        """Return True if the database is as the rules want it."""
+        """Return True if the database is as the rules require."""
         return snapshot(self.shop) == self.wanted
 
     @tool(inline=True)
@@ -206,7 +207,8 @@ def draw(split: str, rng: Random) -> dict[str, Any]:
 
 
 def expert(task: Task, messages: Sequence[Message]) -> Message:
-    """Return the next call of who finds the orders, checks each rule and does what is allowed."""
+    """Return the next call of an expert who finds the orders, checks each rule and performs only
+    allowed actions."""
     calls: list[tuple[str, dict[str, str]]] = [("find", {"name": task["customer"]})]
     for request in task["requests"]:
         action, order, new = request["action"], request["order"], request["new"]

@@ -1,4 +1,4 @@
-"""Sources of different price and trust: weighing rollouts against their group finds the best one.
+"""Sources of different price and reliability; group-relative rewards show which one pays.
 
 A question has a price as its answer. A rumour is free and wrong half of the time, the register is
 right and costs, an audit is right and costs three times as much. The reward is 1 for a right answer
@@ -30,7 +30,7 @@ from tutelage.types import Message, Task
 
 PRICES = range(10, 99)
 TRUST = 0.5
-"""How often a rumour is right, and a specialist about an item of the other kind."""
+"""Probability that a rumour is right, or a specialist about an item of the other kind."""
 QUESTIONS = (
     "What does the {} cost?",
     "Price of the {}?",
@@ -45,14 +45,14 @@ QUESTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class SourcesVariant:
-    """Which sources there are."""
+    """The sources of a variant, and the expert's strategies."""
 
     costs: Mapping[str, float]
     """Cost of a call by tool."""
     demonstrated: Mapping[str, int]
-    """What the expert does, and in which shares; the start of training is deliberately mixed."""
+    """Weights of the expert's strategies, deliberately mixed for the start of training."""
     rumours: int = 1
-    """Independent rumours; asking more often repeats the last."""
+    """Number of independent rumours; further questions repeat the last one."""
 
 
 VARIANTS: Mapping[str, SourcesVariant] = {
@@ -76,7 +76,7 @@ VARIANTS: Mapping[str, SourcesVariant] = {
 
 
 class SourcesEnvironment(ToolWorld):
-    """A town where prices can be asked for."""
+    """An episode in a town with sources of prices."""
 
     def __init__(self, variant: SourcesVariant) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class SourcesEnvironment(ToolWorld):
         self.tools = {name: getattr(self, name) for name in variant.costs}
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Begin a task; the seed decides what rumours say."""
+        """Begin a task; the rumours are drawn from the seed."""
         self.task, self.rng = task, SeedTree(seed).child("sources").python()
         self.heard: dict[str, list[int]] = {}
         return Observation(tools=tuple(tool.spec for tool in self.tools.values()))
@@ -94,7 +94,7 @@ class SourcesEnvironment(ToolWorld):
         return answer == self.task["answer"]
 
     def _ask(self, source: str, item: str, trust: float, times: int = 1) -> str:
-        """Pay a source and return what it says of an item's price."""
+        """Pay a source and return its price of an item."""
         if item != self.task["item"]:
             return "unknown item"
         self.spent += self.variant.costs[source]
@@ -132,7 +132,7 @@ class SourcesEnvironment(ToolWorld):
 
 
 def draw(split: str, rng: Random) -> dict[str, Any]:
-    """Return the fields of a task: question, answer, item, kind, and the seed of its expert."""
+    """Return the fields of a task: question, answer, item, kind, and the seed of the expert."""
     kind = rng.choice([*NOUNS])
     item = draw_words(split, rng, ADJECTIVES, NOUNS[kind])
     return {
@@ -145,7 +145,8 @@ def draw(split: str, rng: Random) -> dict[str, Any]:
 
 
 def expert(variant: SourcesVariant, task: Task, messages: Sequence[Message]) -> Message:
-    """Return the next reply of a demonstration, whose way is drawn from the task's own seed."""
+    """Return the next reply of a demonstration; its strategy is drawn from the task's `seed`
+    field."""
     rng, shares = SeedTree(task["seed"]).child("expert").python(), variant.demonstrated
     way = rng.choices([*shares], [*shares.values()])[0]
     if way == "guess":
@@ -158,7 +159,8 @@ def expert(variant: SourcesVariant, task: Task, messages: Sequence[Message]) -> 
 
 
 def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
-    """Return `sources` or its variant `argument`. Raises `ConfigError` for an unknown one."""
+    """Return the factory of `sources` or of a variant. Raises `ConfigError` for an unknown
+    variant."""
     check_argument("sources", argument, VARIANTS, kwargs)
     variant = VARIANTS[argument]
     return EnvironmentFactory(

@@ -1,49 +1,52 @@
-"""What a training takes from an environment before its first step: tasks, and episodes to imitate.
+"""Tasks and demonstrations that a training run takes from an environment.
 
-An episode is worth imitating if the environment's expert played it, or, where there is no expert,
-if it is among the best tenth of episodes of random actions.
+An episode is a demonstration if the environment's expert played it, or, without an expert, if it is
+among the best tenth of episodes of random actions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from tutelage.config import RunConfig
 from tutelage.environments.episode import PlayedEpisode, check_deterministic, play_episode
 from tutelage.environments.protocol import EnvironmentFactory, Observation
 from tutelage.errors import ConfigError, counted
 from tutelage.seeds import SeedTree
 from tutelage.tasks.dataset import Dataset
-from tutelage.tasks.demonstrations import Demonstration
-from tutelage.tasks.overlap import content
+from tutelage.tasks.demonstrations import Demonstration, load_demonstrations
+from tutelage.tasks.overlap import hash_task
 from tutelage.types import EXPECTED_FIELDS, Message, Task, ToolSpec
 
 TURNS = 20
-"""Model calls of a rollout, at most, where nobody names a limit."""
+"""Default limit of model calls per rollout."""
 TEST_TASKS = 100
-"""Tasks of an evaluation where nobody names a number."""
+"""Default number of tasks of an evaluation."""
 OFFSETS: Mapping[str, int] = {"test": 10**6, "val": 2 * 10**6, "train": 0}
-"""Offset of the seed of each split. A task of two splits stays in the first one here."""
+"""Seed offset of each split. A task that is in two splits is kept in the first one listed."""
 EPISODES = 2_000
-"""Episodes of random actions; also the most that an expert plays."""
+"""Number of episodes of random actions, and the maximum that an expert plays."""
 OBSERVATIONS = 2_000
-"""Observations after which an expert's episodes are enough."""
+"""Number of observations after which no more expert episodes are played."""
 AT_ONCE = 64
-"""Episodes that are played at the same time."""
+"""Episodes that are played concurrently."""
 BEST = 0.1
-"""Share of the random episodes that is imitated."""
+"""Share of the random episodes that become demonstrations."""
 
 
 def environment_tasks(
     factory: EnvironmentFactory, sizes: Mapping[str, int], seed: int
 ) -> dict[str, Sequence[Task]]:
-    """Return the environment's tasks by split, at most as many as `sizes` has.
+    """Return the environment's tasks by split, at most `sizes[split]` of each.
 
-    Of tasks that ask the same one is kept, of a test task and a training task the test task. Raises
-    `ConfigError` where the environment has no tasks, or a split none of its own.
+    Duplicates are dropped; a task of both test and training is kept in the test. Raises
+    `ConfigError` if the environment has no tasks, or a split no task that is in no other split.
     """
     if factory.tasks is None:
         raise ConfigError(
@@ -59,12 +62,12 @@ def environment_tasks(
         except Exception as error:
             raise ConfigError(
                 f"tasks({split!r}, {count}, {own}) of the environment {factory.name!r} failed"
-                f": {type(error).__name__}: {error}; it may also return fewer tasks"
+                f": {type(error).__name__}: {error}; return fewer tasks if there are not enough"
             ) from error
         fresh: list[Task] = []
         for task in Dataset(found, name=f"{factory.name} {split}", input_required=False):
             answered = not {*EXPECTED_FIELDS}.isdisjoint(task.fields)
-            mark = content(task, EXPECTED_FIELDS if answered else None)
+            mark = hash_task(task, EXPECTED_FIELDS if answered else None)
             if mark not in known:
                 known.add(mark)
                 fresh.append(task)
@@ -78,8 +81,8 @@ def environment_tasks(
 
 
 def check_repeats(factory: EnvironmentFactory, task: Task, seed: int) -> None:
-    """Play one episode twice where the environment says that it is deterministic. Raises
-    `ConfigError` where the two differ."""
+    """Play one episode twice if the environment declares itself deterministic. Raises `ConfigError`
+    if the two episodes differ."""
     if not factory.deterministic:
         return
     with ThreadPoolExecutor(1) as pool:  # the caller may be in an event loop
@@ -92,13 +95,56 @@ def check_repeats(factory: EnvironmentFactory, task: Task, seed: int) -> None:
         )
 
 
+def imitated_episodes(
+    config: RunConfig,
+    factory: EnvironmentFactory,
+    tasks: Sequence[Task],
+    imitated: Path | None,
+    new: bool,
+) -> tuple[list[Demonstration], str]:
+    """Play the episodes that are imitated: for a `new` policy, whose tokenizer they make, and for
+    others those of an expert. A run that is resumed has them in the file `imitated`. Return them
+    with where they come from. Raises `ConfigError`."""
+    seeds = SeedTree(config.seed).child("environment")
+    if imitated is not None:
+        return load_demonstrations([imitated]), imitated.name
+    chat = config.agent.agent_type == "hf"
+    if not new and (factory.expert is None or not config.sft.max_steps or not chat):
+        return [], ""
+    if not chat:
+        raise ConfigError(
+            f"agent.agent_type={config.agent.agent_type!r} writes its calls as text, and episodes "
+            "of an environment are chat; use agent.agent_type=hf, or pass --model NAME"
+        )
+    rows, origin = asyncio.run(play_demonstrations(factory, tasks, seeds, config.agent.max_turns))
+    if prompt := config.agent.system_prompt:
+        first = Message("system", prompt)
+        rows = [replace(row, messages=(first, *row.messages)) for row in rows]
+    return rows, origin
+
+
+def fitting(
+    rows: Sequence[Demonstration],
+    encode: Callable[[Sequence[Message], Sequence[ToolSpec]], tuple[Sequence[int], Any]],
+    most: int,
+) -> list[Demonstration]:
+    """Return the episodes of at most so many tokens. Raises `ConfigError` where none is left."""
+    kept = [row for row in rows if len(encode(row.messages, row.tools)[0]) <= most]
+    if not kept:
+        raise ConfigError(
+            f"every episode of the environment has more than {most} tokens; raise "
+            "rollout.max_len, or use a model with a longer context"
+        )
+    return kept
+
+
 async def play_demonstrations(
     factory: EnvironmentFactory, tasks: Sequence[Task], seeds: SeedTree, turns: int
 ) -> tuple[list[Demonstration], str]:
-    """Return episodes of training tasks that are worth imitating, of at most `turns` turns each,
-    and where they come from.
+    """Return demonstrations of training tasks of at most `turns` turns each, and a description of
+    their origin.
 
-    Raises `ConfigError` where there is no expert and an observation offers no actions.
+    Raises `ConfigError` if there is no expert and an observation offers no actions.
     """
     expert = factory.expert
 

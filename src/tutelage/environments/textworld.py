@@ -1,7 +1,7 @@
-"""`textworld:`: TextWorld's games, made from their seeds, with the admissible commands as actions.
+"""`textworld:`: TextWorld games, generated from seeds, with the admissible commands as actions.
 
-A game is compiled once (a second or two) and kept in the cache folder, so a run reads it again.
-Its score counts over the game, so a step's reward is what the score gained.
+A game is compiled once (a second or two) and kept in the cache folder. A step's reward is the
+increase of the game's score.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from tutelage.types import Message, Task
 OPTIONS = {"nb_rooms": 2, "nb_objects": 3, "quest_length": 2, "quest_breadth": 1}
 """Keys of a game, with their defaults."""
 _STATUS_LINE = re.compile(r"\n>[^\n]*\Z")
-_making = threading.Lock()
-"""TextWorld draws from one generator of the process, so games are made one after the other."""
+_creation_lock = threading.Lock()
+"""Lock around game creation, since TextWorld draws from one generator of the process."""
 
 
 def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     """Return the factory of generated games. `kwargs` are `OPTIONS`, and `reward`: `score`, the
-    default, or `intermediate`, which is 1 for a step towards the end of the quest and -1 for one
-    away from it. A task's `seed` is the game's; `seed` in `kwargs` is that of all games.
+    default, or `intermediate`, which is 1 for a step towards the end of the quest and -1 for a step
+    away from it. A task's `seed` selects its game; `seed` in `kwargs` selects one game for all
+    tasks.
 
     Raises `ConfigError` for another key or an argument, `ModuleNotFoundError` without TextWorld.
     """
@@ -45,19 +46,19 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     known = {"reward", "seed", *OPTIONS}.issuperset(kwargs)
     if argument or not known or options["reward"] not in ("score", "intermediate"):
         raise ConfigError(
-            f"textworld:{argument} with {dict(kwargs)!r} is no game: nothing follows the colon, "
-            f"and the keys are seed, {', '.join(OPTIONS)} and reward ('score' or 'intermediate')"
+            f"textworld:{argument} with {dict(kwargs)!r} is not a game: nothing follows the "
+            f"colon; keys: seed, {', '.join(OPTIONS)}, reward ('score' or 'intermediate')"
         )
 
     def game(seed: int) -> Path:
-        """Return the file of a game, which is made unless the cache has it."""
+        """Return the file of a game, generating it if the cache does not have it."""
         made = textworld.GameOptions()
         made.seeds = seed
         for name in OPTIONS:
             setattr(made, name, int(options[name]))
         words = repr((textworld.__version__, seed, [options[name] for name in OPTIONS]))
         folder = cache_folder("textworld") / hashlib.blake2b(words.encode()).hexdigest()[:16]
-        with _making:
+        with _creation_lock:
             if not folder.exists():
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryDirectory(dir=folder.parent) as aside:

@@ -2,12 +2,14 @@
 
 Such a class is instantiated for a rollout and its task: a sandbox, a shop, a connection. It may
 have `reset(task, seed)` and `close()`, or be an async context manager. It may have `reward()`, the
-return of the episode so far, and `done()`, which ends it; both may be async or attributes.
+return of the episode so far, and `done()`, which is True at its end; both may be async or
+attributes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tutelage.environments.protocol import Environment, Observation, Step
@@ -38,16 +40,13 @@ class ToolEnvironment(Environment):
         self._bound = {tool.name: tool.bind(self.state) for tool in self._tools}
         specs = tuple(tool.spec for tool in self._tools)
         if isinstance(first, Observation):
-            return (
-                first
-                if first.tools
-                else Observation(first.messages, first.actions, first.info, specs)
-            )
+            return replace(first, tools=first.tools or specs)
         messages = () if first is None else (Message("user", first),)
         return Observation(messages, tools=specs)
 
     async def step(self, action: Message) -> Step:
-        """Run the calls of a reply at once; a reply without calls, or a terminal tool, ends it."""
+        """Execute the calls of a reply; a reply without calls or a terminal tool ends the
+        episode."""
         results = await execute_tool_calls(action.tool_calls, self._bound)
         messages = tuple(
             Message("tool", r.text, (), r.call_id, r.name, {"error": r.error}) for r in results

@@ -1,11 +1,11 @@
-"""Evaluation: play held-out tasks, add them up, and say how sure the numbers are.
+"""Evaluation: play held-out tasks, and summarise rewards and success with intervals.
 
-`targets.py` plays tasks on the engine's invariant mode, `statistics/outcome.py` adds rollouts up,
-`statistics/intervals.py` owns intervals and comparisons. What a run's name means is resolved in
-`targets.py`.
+`targets.py` finds what a target names, `evaluated_agent.py` plays on the engine's invariant mode,
+`statistics/outcome.py` summarises rollouts, and `statistics/intervals.py` has intervals and
+comparisons.
 """
 
 from tutelage.statistics.intervals import Difference, paired_bootstrap, wilson
-from tutelage.statistics.outcome import Evaluation, succeeded, summarise
+from tutelage.statistics.outcome import Evaluation, is_success, summarise
 
-__all__ = ["Difference", "Evaluation", "paired_bootstrap", "succeeded", "summarise", "wilson"]
+__all__ = ["Difference", "Evaluation", "is_success", "paired_bootstrap", "summarise", "wilson"]

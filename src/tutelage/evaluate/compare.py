@@ -1,9 +1,9 @@
-"""Runs side by side: what each gained on held-out tasks, what it cost, and which one is better.
+"""Comparison of runs: gains on held-out tasks, costs, and which run is better.
 
-A run of any kind comes down to `RunFacts`: scores by task before and after, and what was spent.
-`compare` pairs them by task, within a run and between runs, and says in words where two runs cannot
-be compared. It reads no file: `compared.py` makes the facts from run folders,
-`cli/compare.py` shows what is found here.
+A run of any kind is reduced to `RunFacts`: scores by task before and after training, and costs.
+`compare` pairs them by task, within a run and between runs, and reports why two runs cannot be
+compared. It reads no files: `compared.py` makes the facts from run folders, and `cli/compare.py`
+shows the comparison.
 """
 
 from __future__ import annotations
@@ -26,77 +26,77 @@ from tutelage.types import JSON
 
 @dataclass(frozen=True, slots=True)
 class TaskScore:
-    """What one task earned, in the mean of its rollouts that were judged."""
+    """Mean over the judged rollouts of a task."""
 
     reward: float
     exact: float | None
-    """The share of successes; None where the run's graded reward does not say what one is."""
+    """Success rate; None if the run's graded reward does not define success."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskScores:
-    """The test tasks before a training or after it."""
+    """Scores of the test tasks before or after a training."""
 
     tasks: Mapping[str, TaskScore] = field(default_factory=dict[str, TaskScore])
-    """By the content of the task, so that files that number their tasks otherwise still meet; none
-    where too many rollouts were lost for a rate."""
+    """Scores by a hash of the task's content, so that tasks match between files with other ids;
+    empty if too many rollouts were lost."""
     played: StoredEvaluation | None = None
-    """How many rollouts were judged of how many; None where that is not known."""
+    """Counts of rollouts and of judged ones; None if unknown."""
 
     def mean(self, part: str) -> float | None:
-        """The mean over the tasks; None where one has no such score."""
+        """Return the mean over the tasks; None if a task has no score of this part."""
         values = [getattr(score, part) for score in self.tasks.values()]
         return sum(values) / len(values) if values and None not in values else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts(TrainedSummary):
-    """One run, as far as its folder tells."""
+    """Facts of one run from its folder."""
 
     name: str
     folder: str
     status: str
     measured: Mapping[Measure, tuple[TaskScores, TaskScores]]
-    """The tests before and after; either may be empty."""
+    """Scores before and after training; either may be empty."""
     spent: ResourceUsage
     success: str = ""
-    """What counts as success, in words; empty where the graded reward does not say."""
+    """Definition of success as text; empty if the graded reward has none."""
     best: str | None = None
-    """Where the best prompt or policy lies."""
+    """Path of the best prompt or policy."""
     remarks: tuple[str, ...] = ()
     trained_on: int = 0
-    """Test tasks that are also training tasks."""
+    """Number of test tasks that are also training tasks."""
 
     @property
     def evaluation(self) -> bool:
-        """Whether nothing was trained, so that there is one side only."""
+        """True if nothing was trained, so that only the scores after it exist."""
         return self.trained == self.UNTRAINED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedScores:
-    """Scores of one test against those of another one, on the tasks that both have played."""
+    """Paired differences of two tests on the tasks that both have played."""
 
     tasks: int
     reward: Difference | None
     exact: Difference | None
     verdict: Verdict | None
-    """By the reward; None where there is no task."""
+    """Verdict by the reward; None without common tasks."""
     exact_verdict: Verdict | None
-    """The same by exact answers, which partial credit can hide."""
+    """Verdict by success, which partial credit in the reward can hide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRow(PairedScores):
-    """A run with its gain, after its training against before it."""
+    """One run with its gain: after training against before."""
 
     run: RunFacts
     measure: Measure | None
     means: Mapping[str, float | None]
-    """Over the tasks of that side: `reward_before`, `reward_after`, and so for `exact`; None was
-    not measured."""
+    """Means over the tasks of `reward_before`, `reward_after`, `exact_before` and `exact_after`;
+    None if not measured."""
     played: tuple[StoredEvaluation | None, StoredEvaluation | None] = (None, None)
-    """How many rollouts were judged of how many, before and after."""
+    """Counts of rollouts and of judged ones, before and after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,24 +106,24 @@ class PairedComparison(PairedScores):
     first: str
     second: str
     caveats: tuple[str, ...]
-    """What else differs between the two than their training."""
+    """Differences between the two runs other than their training."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All of it. `remarks` are sentences about what makes numbers hard to compare, `conclusion` one
-    about who leads, where that can be said."""
+    """Comparison of several runs. `remarks` are sentences on what limits it, `conclusion` names the
+    leading run, if there is one."""
 
     rows: tuple[ComparisonRow, ...]
     pairs: tuple[PairedComparison, ...]
     shared_tasks: int
-    """Test tasks that every run has played after its training."""
+    """Number of test tasks that every run has played after its training."""
     same_tasks: bool
     conclusion: str | None
     remarks: tuple[str, ...]
 
     def to_dict(self) -> JSON:
-        """As JSON, every number as it is; scores by task are left out."""
+        """Return the comparison as JSON data without scores by task."""
         hidden = {"rows": {"__all__": {"run": {"measured"}}}}
         found = TypeAdapter(Comparison).dump_python(self, mode="json", exclude=hidden)
         return {"runs": found.pop("rows"), **found}
@@ -132,13 +132,13 @@ class Comparison:
 def compare(
     runs: Sequence[RunFacts], measure: Measure | None = None, *, seed: int = 0
 ) -> Comparison:
-    """Compare runs in the order given; `measure` None takes the first that every run has.
+    """Compare runs in the given order; a `measure` of None is the first that every run has.
 
-    Intervals are of 10,000 paired bootstrap draws over tasks, drawn from `seed`.
+    Intervals come from 10,000 paired bootstrap draws over tasks with the seed `seed`.
     """
     rows, tested = list[ComparisonRow](), list[Mapping[str, TaskScore]]()
     for run in runs:
-        name = _measure_of(run, runs, measure)
+        name = _get_measure(run, runs, measure)
         before, after = (TaskScores(),) * 2 if name is None else run.measured[name]
         row = ComparisonRow(
             run=run,
@@ -149,7 +149,7 @@ def compare(
                 for when, side in (("before", before), ("after", after))
             },
             played=(before.played, after.played),
-            **_paired(before.tasks, after.tasks, seed),
+            **_pair_scores(before.tasks, after.tasks, seed),
         )
         one_side = len(after.tasks or before.tasks)
         rows.append(row if row.tasks else replace(row, tasks=one_side))
@@ -159,8 +159,8 @@ def compare(
         pair = PairedComparison(
             first=a.run.name,
             second=b.run.name,
-            caveats=tuple(_caveats(a, b, {*first}, {*second})),
-            **_paired(first, second, seed),
+            caveats=tuple(_list_caveats(a, b, {*first}, {*second})),
+            **_pair_scores(first, second, seed),
         )
         pairs.append(pair)
     shared = set[str].intersection(*map(set, tested)) if tested else set[str]()
@@ -170,13 +170,14 @@ def compare(
         pairs=tuple(pairs),
         shared_tasks=len(shared),
         same_tasks=same,
-        conclusion=_conclusion(rows, pairs) if same and shared else None,
-        remarks=tuple(_remarks(rows)),
+        conclusion=_conclude(rows, pairs) if same and shared else None,
+        remarks=tuple(_list_remarks(rows)),
     )
 
 
-def _measure_of(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None) -> Measure | None:
-    """What is shown of a run: what is wanted, else what all have, else the first that it has."""
+def _get_measure(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None) -> Measure | None:
+    """Return the measure of a run to show: `wanted`, else the first that all runs have, else its
+    first."""
     if wanted is not None:
         return wanted if wanted in run.measured else None
     has: list[Measure] = [name for name in MEASURES if name in run.measured]
@@ -185,11 +186,11 @@ def _measure_of(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None)
     return next(iter(common or has), None)
 
 
-def _paired(
+def _pair_scores(
     before: Mapping[str, TaskScore], after: Mapping[str, TaskScore], seed: int
 ) -> dict[str, Any]:
-    """The fields of `PairedScores`, after minus before. The draws are the same for all, so that
-    equal scores have equal intervals."""
+    """Return the fields of `PairedScores` of `after` minus `before`. All pairs use the same draws,
+    so that equal scores have equal intervals."""
     seeds, gaps = SeedTree(seed).child("compare", "pair", "reward"), list[Difference | None]()
     keys = sorted({*before} & {*after})
     for part in ("reward", "exact"):
@@ -201,10 +202,10 @@ def _paired(
     return dict(zip((entry.name for entry in fields(PairedScores)), values, strict=True))
 
 
-def _caveats(
+def _list_caveats(
     a: ComparisonRow, b: ComparisonRow, first: set[str], second: set[str]
 ) -> Iterator[str]:
-    """Why a difference between two runs is not that of their training alone."""
+    """Yield the differences between two runs other than their training."""
     if not first or not second:
         without = [row.run.name for row, some in ((a, first), (b, second)) if not some]
         yield f"no scores by task of {listed(without)}"
@@ -230,9 +231,9 @@ def _caveats(
         yield f"other sampling: {a.measure} and {b.measure}"
 
 
-def _conclusion(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]) -> str | None:
-    """Who leads on the tasks that all runs share, and over which others the lead is more than
-    chance."""
+def _conclude(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]) -> str | None:
+    """Return a sentence on which run leads on the shared tasks, and over which runs
+    significantly."""
     means = {row.run.name: row.means["reward_after"] for row in rows}
     led = {name: mean for name, mean in means.items() if mean is not None}
     if len(led) < 2:
@@ -257,8 +258,8 @@ def _conclusion(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]
     return text + "."
 
 
-def _remarks(rows: Sequence[ComparisonRow]) -> Iterator[str]:
-    """What stands in the way of reading the rows against each other, then what each run lacks."""
+def _list_remarks(rows: Sequence[ComparisonRow]) -> Iterator[str]:
+    """Yield sentences on what limits the comparison, then the remarks of each run."""
     rules = dict.fromkeys(row.run.success or "none" for row in rows if row.run.measured)
     if len(rules) > 1:
         yield (

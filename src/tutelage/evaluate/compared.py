@@ -1,8 +1,8 @@
-"""Run folders as `compare.py` compares them: `read_facts` for a run of any kind.
+"""Facts of run folders for `compare.py`.
 
-A kind says what a run's files tell (`runs/figures.py`); here scores are added from the store, task
-by task. Nothing is played and nothing raises for what is missing: a run that was stopped, or whose
-store is gone, says less. Means that only `result.json` tells are kept as such.
+The kind of a run reads its small files (`runs/figures.py`); here scores by task are added from the
+store. Nothing is played, and missing files raise nothing: a stopped run, or one without a store,
+has fewer facts. Means that only `result.json` has are kept.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tutelage.runs.stored import open_run
 from tutelage.runs.stored_evaluation import StoredEvaluation
 from tutelage.statistics.outcome import FULL, Success
 from tutelage.store import Grade
-from tutelage.tasks.overlap import footnote, shared_in
+from tutelage.tasks.overlap import count_shared, footnote
 from tutelage.types import EXACT, EXPECTED_FIELDS, INPUT_FIELDS
 
 
 def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
-    """The facts of a run, from its folder and its store. `kind` is the one that is registered by
-    the name that the folder has, unless it is given."""
+    """Return the facts of a run from its folder and store. `kind` is by default the registered kind
+    of the folder."""
     files = RunFiles.of(run)
     figures = (kind or registered(run)).figures(files)
     remarks = [] if figures.remark is None else [figures.remark]
@@ -54,15 +54,15 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
         remarks.append(text.removesuffix("."))
     held_out = grades
     with suppress(OSError, ValueError):  # a later look at other tasks stands aside
-        known = {_task_key(json.loads(x)) for _, x in json_lines(run.tasks("test").read_bytes())}
-        held_out = [grade for grade in grades if _task_key(grade.fields) in known]
+        known = {_hash_task(json.loads(x)) for _, x in json_lines(run.tasks("test").read_bytes())}
+        held_out = [grade for grade in grades if _hash_task(grade.fields) in known]
     # Whether it has a success is decided once, for all of its scores.
     judged = [g for g in held_out if g.reward is not None and g.failure is None]
     defined = rule is not None or all(g.part is not None or g.reward in (0.0, 1.0) for g in judged)
     measured = dict[Measure, tuple[TaskScores, TaskScores]]()
     for measure, labels in figures.labels.items():
         before, after = (
-            _scores([g for g in held_out if g.label == label], figures, rule, defined)
+            _score_tasks([g for g in held_out if g.label == label], figures, rule, defined)
             for label in labels[:2]
         )
         if after.played is None and figures.start_won:
@@ -89,15 +89,14 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
         success=success if defined else "",
         best=None if figures.best is None or not figures.best.exists() else str(figures.best),
         remarks=tuple(remarks),
-        trained_on=shared_in(files.result),
+        trained_on=count_shared(files.result),
     )
 
 
-def _scores(
+def _score_tasks(
     grades: Sequence[Grade], figures: Figures, rule: Success | None, defined: bool
 ) -> TaskScores:
-    """The scores of one test by task. What infrastructure lost is left out, as the run's own means
-    leave it out."""
+    """Return the scores of one test by task, without rollouts lost to infrastructure."""
     by_task: defaultdict[str, list[tuple[float, bool]]] = defaultdict(list)
     lost, least = Counter[str](), FULL if rule is None else rule.least
     for grade in grades:
@@ -110,7 +109,7 @@ def _scores(
         right = value is not None and value >= least and grade.failure is None
         failed = figures.failed_reward if grade.failure else None
         reward = grade.reward if failed is None else failed
-        by_task[_task_key(grade.fields)].append((reward, right))
+        by_task[_hash_task(grade.fields)].append((reward, right))
     judged, counts = len(grades) - lost.total(), dict(lost.most_common())
     played = StoredEvaluation(rollouts=len(grades), judged=judged, lost=counts)
     tasks = {
@@ -123,11 +122,9 @@ def _scores(
     return TaskScores({} if played.withheld else tasks, played if grades else None)
 
 
-def _task_key(fields: Mapping[str, Any]) -> str:
-    """What makes two tasks the same: what is asked and what is expected, whatever else a row has.
-
-    A task without a question is known by all of its fields but the id.
-    """
+def _hash_task(fields: Mapping[str, Any]) -> str:
+    """Return a hash of a task's input and expected fields, or of all fields but the id if it has no
+    input."""
     asked = any(name in fields for name in INPUT_FIELDS)
     names = {*INPUT_FIELDS, *EXPECTED_FIELDS} if asked else {*fields} - {"id"} or {"id"}
     said = {name: value for name, value in fields.items() if name in names}

@@ -1,7 +1,4 @@
-"""What an evaluation, or one question, is asked for beside whose policy plays.
-
-The options of `tutelage eval` and `tutelage ask` are these fields; `targets.py` does what they say.
-"""
+"""Options of `tutelage eval` and `tutelage ask`; `targets.py` and `preparation.py` apply them."""
 
 from __future__ import annotations
 
@@ -19,31 +16,31 @@ from tutelage.config.fields import (
 )
 
 LABEL = "eval"
-"""Of the rollouts of an evaluation."""
+"""Label of the rollouts of an evaluation."""
 
 
 class AskConfig(Section):
-    """Whose model plays, and how."""
+    """Model and sampling of an agent."""
 
     endpoint: Paths = ()
-    """OpenAI-compatible server that answers the model calls of AGENT.py, or of a run's agent; in an
-    evaluation twice for two targets."""
+    """OpenAI-compatible server for the model calls of AGENT.py, or of a run's agent; in an
+    evaluation of two targets once for each."""
     model: Paths = ()
-    """Model on that server, or the folder of a model for AGENT.py; in an evaluation twice for two
-    targets."""
+    """Model on that server, or the folder of a model for AGENT.py; in an evaluation of two targets
+    once for each."""
     tools: Names | None = None
     """Tools by name or FILE.py:function; default: the run's."""
     temperature: NonNegative | None = None
-    """Sampling temperature; 0 is greedy. Default: 0 for one sample of a task, else 1."""
+    """Sampling temperature; 0 is greedy. Default: 0 for one sample per task, else 1."""
     max_tokens: Count | None = None
-    """Maximum tokens per reply. Default: of a server its own; else the run's, 256, or for a custom
+    """Maximum tokens per reply. Default: the server's own; else the run's, 256, or for a custom
     agent 512 (2,000 on a GPU)."""
     seed: CountOrZero = 0
-    """Seed of sampling."""
+    """Random seed of sampling."""
 
 
 class EvaluationConfig(AskConfig, RunSettings):
-    """Which tasks are played, how, and what counts."""
+    """Tasks of an evaluation, their grading, and limits."""
 
     test: Paths = ()
     """Tasks: JSON, JSONL, CSV or Parquet; may be repeated. Default: the environment's own."""
@@ -53,7 +50,7 @@ class EvaluationConfig(AskConfig, RunSettings):
     environment_kwargs: Arguments = "{}"
     """Arguments of the environment, as a JSON object."""
     samples: Count = 1
-    """How often each task is played; more make the result surer."""
+    """Rollouts per task; more give a narrower interval."""
     max_turns: Count | None = None
     """Maximum model calls per rollout; default: the run's, else 4, or 20 in an environment, or 16
     for a custom agent."""
@@ -61,8 +58,8 @@ class EvaluationConfig(AskConfig, RunSettings):
     """Time limit of a custom agent per rollout, in seconds; time spent in model calls does not
     count."""
     runners: Count | None = None
-    """Rollouts that are played at the same time, for a server or a custom agent; default: 64 where
-    all models are in this process, else 8."""
+    """Maximum concurrent rollouts, for a server or a custom agent; default: 64 if all models are in
+    this process, else 8."""
     limit: Count | None = None
     """Evaluate the first N tasks only; default: all of a file, 100 of an environment."""
     reward: str | None = None
@@ -78,7 +75,7 @@ class EvaluationConfig(AskConfig, RunSettings):
     """Run folder for the results, DIR-1 and DIR-2 for two targets; without it nothing is saved."""
 
     def of_target(self, index: int) -> EvaluationConfig:
-        """The settings of one of two targets."""
+        """Return the settings of the first or second of two targets."""
         own = {name: getattr(self, name)[index:][:1] for name in ("endpoint", "model")}
         both = {name: value or getattr(self, name)[:1] for name, value in own.items()}
         place = None if self.output is None else f"{self.output}-{index + 1}"
@@ -86,5 +83,5 @@ class EvaluationConfig(AskConfig, RunSettings):
 
     @property
     def sampled_at(self) -> float:
-        """The temperature, greedy for one sample where none is given."""
+        """Temperature; by default 0 for one sample per task, else 1."""
         return float(self.samples > 1) if self.temperature is None else self.temperature

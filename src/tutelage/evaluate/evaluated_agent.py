@@ -1,9 +1,9 @@
-"""What is evaluated: an agent with the models that answer it, and how it plays.
+"""Agent under evaluation with the models that answer it, and how its rollouts are played.
 
-A built-in agent on a policy of this process plays on the engine's invariant mode. Every other one
-plays on a `RolloutManager`: its LLMs are answered by servers, counted call by call, or
-sampled from a policy behind the gateway. What a target's name means is resolved in `targets.py`.
-Torch is loaded where a policy of this process is.
+A built-in agent on a policy of this process plays on the engine's invariant mode. Every other agent
+plays on a `RolloutManager`: its LLMs are answered by servers, with metered calls, or sampled from a
+policy behind the gateway. `targets.py` finds what a target names. Torch is loaded only for a policy
+of this process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.agent import Agent
-from tutelage.agents.function import wants_model
+from tutelage.agents.function import needs_model
 from tutelage.agents.loop import LoopAgent
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.factory import make_engine
@@ -43,52 +43,52 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 CPU_REPLY_TOKENS = 512
-"""Tokens of a reply of a model on a CPU, at most, where nobody names a limit: a minute's work."""
+"""Default maximum tokens per reply of a model on a CPU: about a minute."""
 _SLOTS = 64
 OnDone = Callable[[Rollout, Cost], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedAgent:
-    """An agent, the models that answer it, and the limits of a rollout."""
+    """Agent, the models that answer it, and the limits of a rollout."""
 
     agent: Agent
     sampling: Sampling
     resources: NamedResources = field(default_factory=NamedResources)
     policies: Mapping[str, Policy] = field(default_factory=dict[str, "Policy"])
-    """By resource: what the LLMs are sampled from that no server answers."""
+    """Policies by resource, for LLMs without a server."""
     weights: str = ""
-    """The folder, or the hub name, that those policies were loaded from."""
+    """Folder or hub name of those policies."""
     servers: Mapping[str, Endpoint] = field(default_factory=dict[str, Endpoint])
-    """By resource: the LLMs that servers answer."""
+    """Servers by resource."""
     server_tokens: int = UNBOUNDED
-    """Tokens of a reply of a server, at most; `UNBOUNDED` sends it no limit."""
+    """Maximum tokens per reply of a server; `UNBOUNDED` sends no limit."""
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
     tools: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
-    """Those of a built-in agent."""
+    """Tools of a built-in agent."""
     environment: EnvironmentFactory | None = None
-    """What answers the agent over several turns."""
+    """Environment that the agent acts in."""
     isolation: str = "none"
     max_calls: int = 16
-    """Calls to servers in one rollout, at most."""
+    """Maximum calls to servers per rollout."""
     max_length: int | None = None
     runners: int = 8
     limits: RunnerSettings = field(default_factory=lambda: RunnerSettings(""))
 
     @property
     def policy(self) -> Policy:
-        """The policy of the main LLM."""
+        """Policy of the main LLM."""
         return next(iter(self.policies.values()))
 
     def model(self) -> str:
-        """The models that answer, in words."""
+        """Return the names of the models that answer the agent."""
         shown = [server.to_public_dict() for server in self.servers.values()]
         lines = [f"{server['model']} at {server['base_url']}" for server in shown]
         lines += [self.weights or "passed in Python"] * bool(self.policies)
         return ", ".join(dict.fromkeys(lines)) or "none"
 
     def tokens(self) -> str:
-        """Say what bounds the tokens of a reply."""
+        """Return a text on the maximum tokens per reply."""
         words = list[str]()
         if self.policies:
             length = self.max_length or self.policy.max_positions
@@ -99,8 +99,8 @@ class EvaluatedAgent:
         return "; ".join(words)
 
     def model_mark(self) -> str | None:
-        """Equal for equal weights, and for the same model of the same server; None for weights that
-        have no folder."""
+        """Return an identifier that is equal for equal weights, or the same model of a server; None
+        for weights without a folder."""
         if not self.policies or self.servers:
             return self.model()
         mark = folder_hash(Path(self.weights)) if self.weights else None
@@ -114,8 +114,10 @@ class EvaluatedAgent:
         on_done: OnDone,
         on_spans: Sink = lambda run_id, spans: None,
     ) -> None:
-        """Run rollouts; `on_done` receives each as it ends, with the cost of its model calls.
-        `on_spans` receives a run's id and the spans of the agent's own code, from any thread."""
+        """Run rollouts; `on_done` receives each finished one with the cost of its model calls.
+
+        `on_spans` receives a run's id and the spans of the agent's own code, from any thread.
+        """
         limits = replace(self.limits, run_id=run_id)
 
         def engine_of(policy: Policy, at_once: int, schedule: Schedule) -> EngineDriver:
@@ -188,7 +190,7 @@ class EvaluatedAgent:
 
 
 def recorded_cost(rollout: Rollout) -> Cost:
-    """The cost of the calls of a rollout whose tokens are on record: nothing was paid."""
+    """Return the cost of a rollout by its recorded token ids, with 0 dollars."""
     calls = [call for attempt in rollout.attempts for call in attempt.calls]
     prompt = sum(len(call.prompt_ids) for call in calls)
     return Cost(len(calls), prompt, sum(len(call.sampled.token_ids) for call in calls), 0.0)
@@ -204,14 +206,15 @@ def custom_agent(
     server: Endpoint | None,
     model: str | None = None,
 ) -> EvaluatedAgent:
-    """A user's agent with what answers its LLMs; it is given one where it asks one and has none.
+    """Return a user's agent with the models that answer it; an agent that needs an LLM and has none
+    gets one.
 
-    An LLM's own endpoint wins, then `urls` by its name, then `server`, whose model is `model` where
-    that is named; `load` receives the resources and the LLMs that are left, and loads policies.
-    Raises `ConfigError` where the agent needs a resource that is not there.
+    An LLM is answered by its own endpoint, else by its name in `urls`, else by `server` with the
+    model `model`; `load` receives the resources and the names of the remaining LLMs, and loads
+    policies. Raises `ConfigError` if the agent needs a resource that is missing.
     """
     values: dict[str, Any] = {**agent.own_resources(), **resources}
-    if not any(isinstance(v, LLM) for v in values.values()) and wants_model(agent, values):
+    if not any(isinstance(v, LLM) for v in values.values()) and needs_model(agent, values):
         values = {POLICY: LLM(model or POLICY), **values}
     servers, here = dict[str, Endpoint](), list[str]()
     for name, llm in values.items():

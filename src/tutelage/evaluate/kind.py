@@ -1,14 +1,14 @@
-"""An evaluation as a kind of run: an agent plays tasks, and every rollout is kept as it ends.
+"""Evaluation as a kind of run: an agent plays tasks, and every rollout is stored as it ends.
 
-    config.json        what was asked for; the model, the grader and the code that result from it
+    config.json        the settings, and the model, grader and code that they name
     tasks/test.jsonl   the tasks
     store.db           the run with its rollouts and metrics
-    cost.jsonl         what servers counted of each rollout
+    cost.jsonl         cost of each rollout, as servers counted it
     result.json        success, mean reward and cost, with their intervals
 
-What the store has is not played again, and a rollout depends on no other one, so a run killed at
-any moment goes on and ends with the numbers of one that never stopped. What is not to be kept is
-the same run in a temporary folder. `preparation.py` reads the input.
+Stored rollouts are not played again, and rollouts are independent, so a run that was killed at any
+moment resumes and ends with the numbers of an uninterrupted one. An evaluation without an output
+folder is the same run in a temporary folder. `preparation.py` reads the input.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tutelage.evaluate.config import LABEL, EvaluationConfig
 from tutelage.evaluate.evaluated_agent import recorded_cost
 from tutelage.evaluate.preparation import PreparedEvaluation, prepare_evaluation
 from tutelage.evaluate.targets import UNKEPT, target_kind
-from tutelage.rollouts.grading import stop_if_text
+from tutelage.rollouts.grading import check_text_is_graded
 from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs.figures import (
     Figures,
@@ -64,13 +64,13 @@ from tutelage.runs.metrics import rollout_metrics
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.stored_evaluation import evaluation_keys
-from tutelage.runs.trust import code_of
+from tutelage.runs.trust import find_code
 from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import Evaluation, Success, summarise
 from tutelage.store import open_store
 from tutelage.tasks.dataset import Dataset
-from tutelage.tasks.demonstrations import load_demonstrations, overlap_of
-from tutelage.tasks.overlap import content, count_overlap, distinct
+from tutelage.tasks.demonstrations import count_demonstration_overlap, load_demonstrations
+from tutelage.tasks.overlap import count_overlap, group_equal, hash_task
 from tutelage.tools.registry import close_tools
 from tutelage.tracing.export import endpoint
 from tutelage.types import JSON, Mode, Rollout
@@ -79,7 +79,7 @@ from tutelage.types import JSON, Mode, Rollout
 @register
 @dataclass
 class PolicyEvaluation(RunKind):
-    """An agent plays tasks: a run's, a user's, or a built-in one on any model."""
+    """Run that evaluates an agent: a run's, a user's, or a built-in one on any model."""
 
     name: ClassVar[str] = "evaluation"
     model: ClassVar[type[RunSettings]] = EvaluationConfig
@@ -88,25 +88,25 @@ class PolicyEvaluation(RunKind):
     target: str
     asked: EvaluationConfig
     trust: bool = False
-    """Whether code that a run of another user names may be run."""
+    """True if code that another user's run names may be run."""
     otlp: str | None = None
-    """A collector that gets the traces as well."""
+    """OTLP endpoint that also receives the traces."""
     kept: bool = True
-    """False in a temporary folder, of which nothing is remembered."""
+    """False for a temporary folder, whose run is not remembered as trusted."""
     given: PreparedEvaluation | None = None
-    """What the caller has prepared, such as a Python agent, which no file has."""
+    """Evaluation that the caller has prepared, such as one of a Python agent."""
     ready: PreparedEvaluation = field(init=False)
-    """What it works with, once it is prepared."""
+    """The prepared evaluation, set by `prepare`."""
     played: dict[str, Rollout] = field(default_factory=dict[str, Rollout])
-    """The rollouts until now, by id: what a stop leaves."""
+    """Rollouts played so far, by id."""
     _costs: dict[str, Cost] = field(default_factory=dict[str, Cost])
-    """Of rollouts whose calls servers answered, by id."""
+    """Costs by id of the rollouts whose calls servers answered."""
     _result: JSON = field(default_factory=dict[str, Any])
     _began: float = field(default_factory=time.monotonic)
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """What was asked for, as the folder has it."""
+        """Return the evaluation stored in a folder. Raises `RunError` for one of a Python agent."""
         asked, fields = stored_settings(folder, EvaluationConfig), read_object(folder.config)
         if fields["python"]:
             raise RunError(
@@ -117,13 +117,13 @@ class PolicyEvaluation(RunKind):
         return cls(str(fields["target"]), asked)
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
-        """This evaluation as it was asked for."""
+        """Return this evaluation."""
         return self
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
-        """Its model and grader; nothing was trained, so there are scores of one side only."""
-        measure = _measure(stored_settings(files.run, EvaluationConfig))
+        """Return the model, grader, test labels and cost of an evaluation."""
+        measure = _get_measure(stored_settings(files.run, EvaluationConfig))
         grader, spent = str(files.config.get("reward", "")), None
         known = grader != "llm_judge"  # whose calls are nobody's count
         if "cost" in files.result:
@@ -151,7 +151,7 @@ class PolicyEvaluation(RunKind):
         )
 
     def config(self) -> JSON:
-        """What was asked for, and the resolved settings."""
+        """Return the requested and the resolved settings."""
         ready, agent = self.ready, self.ready.evaluated_agent
         return {
             **super().config(),
@@ -163,25 +163,25 @@ class PolicyEvaluation(RunKind):
             "agent_mark": None if ready.agent == Figures.BUILT_IN else source_hash(agent.agent),
             "reward": ready.reward,
             "success": ready.success,
-            "code": [] if ready.run is None else code_of(ready.run[0]),
+            "code": [] if ready.run is None else find_code(ready.run[0]),
         }
 
     def record(self, folder: RunFolder) -> None:
-        """Write what the run is asked for; of a temporary folder nothing is remembered."""
+        """Write the settings and sources of the run; of a temporary folder only the settings."""
         if self.kept:
             super().record(folder)
         else:
             write_json(folder.config, {"kind": self.name, **self.config()})
 
     def difference(self, folder: RunFolder) -> str | None:
-        """How the run in a folder differs from this one; None where they are the same."""
+        """Return how the run in a folder differs from this one; None if they are the same."""
         was = read_object(folder.config)["target"]
         if was != self.target:
             return f"was started with another target ({was!r}, now {self.target!r})"
         return super().difference(folder)
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
-        """Marks of what the settings name, and of the target."""
+        """Return hashes of the files and code in the settings, and of the target."""
         if self.given is not None:
             evaluated_agent, tasks = self.given.evaluated_agent, self.given.tasks
             own = agent_sources(
@@ -191,11 +191,11 @@ class PolicyEvaluation(RunKind):
         named = {"target": self.target}
         if target_kind(self.target) == "run":
             run = find(self.target)
-            named = {f"target {self.target}": [str(run.policy), *code_of(run)]}
+            named = {f"target {self.target}": [str(run.policy), *find_code(run)]}
         return super().sources(folder) | settings_sources(named, folder)
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """The tasks, the agent and the grader."""
+        """Read and check the tasks, the agent and the grader."""
         told = read_object(folder.config)
         # Whoever goes on with a folder is asked about the code that it names, so it is trusted.
         code = told.get("code", ())
@@ -210,11 +210,11 @@ class PolicyEvaluation(RunKind):
 
     @property
     def head(self) -> RunHeader:
-        """What store, loggers and collector know of the run."""
+        """Header of the run for store, loggers and collector."""
         return RunHeader(LABEL, self.name, self.asked, collector=endpoint(self.otlp))
 
     def open(self, run: Run) -> None:
-        """Write the tasks down, or see that they are the same, and say what begins."""
+        """Write the tasks, or check that they are unchanged, and report the start."""
         write_tasks(run.folder.tasks("test"), self.ready.tasks)
         agent, rollouts = self.ready.evaluated_agent, len(self.ready.tasks) * self.asked.samples
         lines = {"target": self.target, "agent": self.ready.agent, "model": agent.model()}
@@ -227,12 +227,12 @@ class PolicyEvaluation(RunKind):
         run.progress.start("evaluation", lines)
 
     def phases(self) -> Sequence[Phase]:
-        """The playing of all tasks."""
+        """Return the one phase that plays all tasks."""
         return [(LABEL, self._play)]
 
     async def _play(self, run: Run) -> None:
-        """Play all tasks, each sample with seeds of its own. What was lost is played again, and all
-        where the grader could judge none."""
+        """Play all tasks, each sample with its own seeds. Lost rollouts are played again, and all
+        rollouts if the grader judged none."""
         ready, progress, rollouts = self.ready, run.progress, self.played
         rollouts |= {rollout.id: rollout for rollout in run.store.rollouts(run.id)}
         none = bool(summarise([*rollouts.values()]).ungraded)
@@ -257,7 +257,7 @@ class PolicyEvaluation(RunKind):
             if ready.on_rollout is not None:
                 ready.on_rollout(rollout)
             if len(rollouts) == 1:
-                stop_if_text(rollout, ready.grader)
+                check_text_is_graded(rollout, ready.grader)
 
         progress.evaluation(LABEL, len(rollouts), len(specs))
         await ready.evaluated_agent.play(left, ready.grader, run.id, keep, run.writer.submit_spans)
@@ -275,7 +275,7 @@ class PolicyEvaluation(RunKind):
             "seed": self.asked.seed,
             "graded": evaluation.kind.graded,
             **evaluation_keys(
-                f"after_{_measure(self.asked)}", evaluation.record(), evaluation.kind
+                f"after_{_get_measure(self.asked)}", evaluation.record(), evaluation.kind
             ),
             "test_tasks": evaluation.tasks,
             "overlap": {
@@ -288,7 +288,8 @@ class PolicyEvaluation(RunKind):
         }
 
     def add_up(self, played: Sequence[Rollout], progress: Progress) -> Evaluation:
-        """What rollouts of all tasks come to, and how many of the tasks were trained on."""
+        """Return the summary of rollouts of all tasks, with the number of tasks that were trained
+        on."""
         ready, seen = self.ready, None
         evaluation = summarise(played, Success.of(ready.success))
         acts = ready.evaluated_agent.environment is not None
@@ -299,32 +300,32 @@ class PolicyEvaluation(RunKind):
             try:
                 if config.recipe == "sft":
                     shown = load_demonstrations(config.data.train_files)
-                    overlap = overlap_of(shown, (), ready.tasks)
+                    overlap = count_demonstration_overlap(shown, (), ready.tasks)
                 else:
                     tasks = folder.tasks("train")
                     known = Dataset[Any].recorded(tasks) if own else training_tasks(config)
-                    overlap = count_overlap(known, (), ready.tasks, lambda t: content(t, fields))
+                    overlap = count_overlap(known, (), ready.tasks, lambda t: hash_task(t, fields))
                 seen = overlap.test_in_train
             except (DataError, MissingExtraError):
                 progress.note(
-                    "it is unknown whether it was trained on these tasks: its files are missing"
+                    "unknown whether these tasks were trained on: the training files are missing"
                 )
-        repeated = len(ready.tasks) - len(distinct(ready.tasks, content))
+        repeated = len(ready.tasks) - len(group_equal(ready.tasks, hash_task))
         costs = (self._costs.get(rollout.id) or recorded_cost(rollout) for rollout in played)
         return replace(evaluation, in_training=seen, repeated=repeated, cost=sum(costs, Cost()))
 
     def result(self, status: str) -> JSON | None:
-        """The rates and means; a run that was stopped has its rollouts instead."""
+        """Return the rates and means; None for a run that was stopped."""
         return self._result if status == FINISHED else None
 
     def close(self) -> None:
-        """End the programs behind tools."""
+        """Close the tools and their processes."""
         close_tools(self.ready.evaluated_agent.tools)
 
 
 @contextmanager
 def evaluation_folder(output: str | None) -> Generator[RunFolder]:
-    """The run folder of an evaluation, a temporary one if it is not to be kept."""
+    """Yield the run folder of an evaluation, a temporary one without `output`."""
     if output is not None:
         yield folder_at(Path(output))
         return
@@ -332,8 +333,8 @@ def evaluation_folder(output: str | None) -> Generator[RunFolder]:
         yield create(Path(place) / UNKEPT)
 
 
-def recorded(folder: RunFolder) -> Evaluation:
-    """What the rollouts of a finished run add up to, in the order of its tasks."""
+def load_evaluation(folder: RunFolder) -> Evaluation:
+    """Return the summary of the rollouts of a finished run, in the order of its tasks."""
     fields, result = read_object(folder.config), folder.read_result() or {}
     overlap, cost = result["overlap"], Cost(**result["cost"])
     place = {task.id: i for i, task in enumerate(Dataset[Any].recorded(folder.tasks("test")))}
@@ -345,5 +346,5 @@ def recorded(folder: RunFolder) -> Evaluation:
     return replace(evaluation, in_training=seen, repeated=repeated, cost=cost)
 
 
-def _measure(asked: EvaluationConfig) -> Measure:
+def _get_measure(asked: EvaluationConfig) -> Measure:
     return "greedy" if asked.sampled_at == 0 else "sampled"

@@ -1,7 +1,7 @@
-"""An evaluation made ready: tasks, agent and grader, read and checked.
+"""Preparation of an evaluation: tasks, agent and grader are read and checked.
 
-What is wrong with a target, a file or an option is found here, before a model loads. Who plays is
-`targets.py`; `kind.py` plays.
+Invalid targets, files and options are found here, before a model loads. `targets.py` finds the
+agent; `kind.py` plays.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tutelage.evaluate.targets import (
     FoundRun,
     agent_to_evaluate,
     check_options,
-    run_of,
+    find_run,
 )
 from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.runs.figures import Figures
 from tutelage.runs.inputs import environment_of
 from tutelage.runs.job_inputs import AGENT_REWARD, ENVIRONMENT_REWARD
-from tutelage.runs.trust import check_trusted, code_of
+from tutelage.runs.trust import check_trusted, find_code
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD
 from tutelage.tasks.dataset import Dataset
 from tutelage.types import Rollout, Task
@@ -37,36 +37,36 @@ from tutelage.types import Rollout, Task
 
 @dataclass(frozen=True, slots=True)
 class PreparedEvaluation:
-    """Who plays which tasks, and how they are graded: all of it read and checked."""
+    """Agent, tasks and grader of an evaluation, read and checked."""
 
     asked: EvaluationConfig
     evaluated_agent: EvaluatedAgent
     tasks: Dataset[Any]
     grader: RewardFunction | None
-    """None where the agent gives its own reward."""
+    """None if the agent or the environment gives the reward."""
     reward: str
-    """The grader as it was named."""
+    """Name of the grader."""
     success: str | None
-    """What succeeds, as it was said; None is the grader's own word."""
+    """Definition of success; None uses the grader's own."""
     run: FoundRun | None = None
-    """The run whose policy it is; None for everything else."""
+    """Run whose policy is evaluated; None for other targets."""
     agent: str = Figures.BUILT_IN
-    """The own agent, by its file or its name."""
+    """File or name of a custom agent."""
     on_rollout: Callable[[Rollout], None] | None = None
 
 
 def prepare_evaluation(
     target: str, asked: EvaluationConfig, *, trust: bool = False, trusted: Collection[str] = ()
 ) -> PreparedEvaluation:
-    """Read and check all that an evaluation needs, and load a model last.
+    """Read and check everything that an evaluation needs, and load its model last.
 
-    Without an `asked.success` the run's holds, with the run's own reward. Raises `ConfigError`
-    where code that a run of another user names would be run, unless `trust`, or all of it is among
-    what is `trusted`.
+    Without `asked.success`, the run's definition of success applies to the run's own reward. Raises
+    `ConfigError` if code that another user's run names would be run, unless `trust` is True or
+    `trusted` contains all of it.
     """
     kind = check_options(target, asked)
-    run = run_of(target)
-    trust = trust or (run is not None and {*code_of(run[0])} <= {*trusted})
+    run = find_run(target)
+    trust = trust or (run is not None and {*find_code(run[0])} <= {*trusted})
     own = target if kind == "agent" else None
     if run is not None and run[0].agent.is_file():
         file, _ = run[0].own_agent()

@@ -1,9 +1,9 @@
-"""What a user names to evaluate or ask: an agent's file, a server's URL, a run, or a model.
+"""Targets of an evaluation or a question: an agent's file, a server's URL, a run, or a model.
 
-A run brings its final policy, its agent, tools, reward and limits; a model or a server brings only
-itself, and the built-in agent plays; a user's file brings an agent, whose model is named. A
-task's result does not depend on the other tasks or on their order. `preparation.py`
-makes an evaluation of it, and `evaluated_agent.py` plays.
+A run provides its final policy, agent, tools, reward and limits; a model or a server is played by
+the built-in agent; a file provides an agent, whose model is an option. The result of a task does
+not depend on other tasks or their order. `preparation.py` prepares an evaluation, and
+`evaluated_agent.py` plays it.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 UNKEPT = "evaluation"
-"""The run that rollouts name which no run folder keeps."""
+"""Run id of rollouts that are not kept in a run folder."""
 TargetKind = Literal["agent", "server", "run", "model"]
 FoundRun = tuple[RunFolder, RunConfig]
 
 
 def target_kind(target: str) -> TargetKind:
-    """What a target is, by its form alone."""
+    """Return the kind of a target, from its form alone."""
     if target.startswith(("http://", "https://")):
         return "server"
     if is_file_reference(target):
@@ -76,9 +76,11 @@ def target_kind(target: str) -> TargetKind:
     return "run"
 
 
-def run_of(target: str) -> FoundRun | None:
-    """The run that `target` names, None for everything else. Raises `RunError` for a name of
-    nothing, and `ConfigError` for a run without a policy."""
+def find_run(target: str) -> FoundRun | None:
+    """Return the run that `target` names; None for another kind of target.
+
+    Raises `RunError` for an unknown name, and `ConfigError` for a run without a policy.
+    """
     if target_kind(target) != "run":
         return None
     folder = find(target)
@@ -93,8 +95,9 @@ def run_of(target: str) -> FoundRun | None:
 # ---------------------------------------------------------------- who plays
 
 
-def server_of(url: str | None, asked: EvaluationConfig) -> Endpoint | None:
-    """The server that is named, with its model. Raises `ConfigError` where nothing answers."""
+def find_server(url: str | None, asked: EvaluationConfig) -> Endpoint | None:
+    """Return the server at `url`, or of the options, with its model. Raises `ConfigError` if none
+    answers."""
     url = url or next(iter(asked.endpoint), None)
     if url is None:
         return None
@@ -110,7 +113,7 @@ def server_of(url: str | None, asked: EvaluationConfig) -> Endpoint | None:
 
 
 def check_options(target: str, asked: EvaluationConfig) -> TargetKind:
-    """Return the kind of a target. Raises `ConfigError` for options that it has no use for."""
+    """Return the kind of a target. Raises `ConfigError` for options that it does not use."""
     wrong, kind = list[tuple[str, str]](), target_kind(target)
     if kind == "agent" and asked.tools is not None:
         wrong.append(("--tools", "a custom agent uses the tools of its file"))
@@ -133,16 +136,18 @@ def agent_to_evaluate(
     *,
     trust: bool = False,
 ) -> EvaluatedAgent:
-    """The agent that a target names: the user's agent of the file `own`, else a built-in one.
-    Raises `ConfigError` for what cannot be read."""
+    """Return the agent of a target: the user's agent in the file `own`, else a built-in one.
+
+    Raises `ConfigError` for a target that cannot be read.
+    """
     config = RunConfig() if run is None else run[1]
     if run is not None:
         code = [config.agent.agent_type, *([] if own is None else [own])]
         check_trusted(run[0], code, trust=trust)
     if own is not None:
-        found = _own_agent(own, run, config, asked)
+        found = _load_own_agent(own, run, config, asked)
     else:
-        found = _builtin_agent(target, run, config, asked, trust=trust)
+        found = _make_builtin_agent(target, run, config, asked, trust=trust)
     return replace(
         found,
         max_length=None if run is None else config.rollout.max_len,
@@ -157,11 +162,12 @@ def agent_to_evaluate(
     )
 
 
-def _builtin_agent(
+def _make_builtin_agent(
     target: str, run: FoundRun | None, config: RunConfig, asked: EvaluationConfig, *, trust: bool
 ) -> EvaluatedAgent:
-    """A built-in agent: a run's, with its policy or another model, or the plain one of a model."""
-    server = server_of(target if target_kind(target) == "server" else None, asked)
+    """Return a built-in agent: that of a run, with its policy or another model, or the default
+    one."""
+    server = find_server(target if target_kind(target) == "server" else None, asked)
     weights, kind, tools = target, "hf", dict[str, Tool]()
     turns, tokens = 4 if asked.environment is None else TURNS, 256
     if run is not None:
@@ -205,7 +211,7 @@ def _builtin_agent(
 
 
 def _load(weights: str, config: RunConfig, tools: Sequence[ToolSpec] = ()) -> Policy:
-    """Load a policy to sample from; this loads torch."""
+    """Load a policy for sampling; this imports torch."""
     from tutelage.policy.machine import sampling_device
     from tutelage.policy.model import load_policy
 
@@ -214,13 +220,13 @@ def _load(weights: str, config: RunConfig, tools: Sequence[ToolSpec] = ()) -> Po
     return policy
 
 
-def _own_agent(
+def _load_own_agent(
     file: str, run: FoundRun | None, config: RunConfig, asked: EvaluationConfig
 ) -> EvaluatedAgent:
-    """A user's agent, with the models that are named, or the policy of its run."""
+    """Return a user's agent with the models of the options, or the policy of its run."""
     agent, resources = load_agent(file)
     model = next(iter(asked.model), None)
-    named, known = server_of(None, asked), read_endpoints(environment()).get("task")
+    named, known = find_server(None, asked), read_endpoints(environment()).get("task")
     local: Path | None = None
     if named is None and run is not None:
         local = run[0].final_policy()
@@ -260,11 +266,13 @@ def ask(
     trust: bool = False,
     progress: Progress | None = None,
 ) -> Rollout:
-    """Play one question with a run's or a model's policy, a server, or an agent's file; `fields`
-    are the others of its task, `trust` is as for `evaluate`. `progress` gets the limits,
-    and the tokens as they are sampled."""
+    """Play one question with a run, a model, a server, or an agent's file, and return the rollout.
+
+    `fields` are further fields of its task, `trust` is as for `evaluate`. `progress` receives the
+    limits, and the tokens as they are sampled.
+    """
     settings = EvaluationConfig(test=(UNKEPT,), **asked.model_dump())
-    progress, kind, run = progress or Progress(), check_options(target, settings), run_of(target)
+    progress, kind, run = progress or Progress(), check_options(target, settings), find_run(target)
     if kind in ("model", "server") and fields and not asked.tools:
         raise ConfigError(
             f"the field {next(iter(fields))!r} is not used: {target!r} has no tools; pass tools "
@@ -277,20 +285,21 @@ def ask(
     progress.start("ask", {"tokens": evaluated_agent.tokens()})
     progress.evaluation("ask", 0, 1)
     played = list[Rollout]()
-    work = evaluated_agent.play([spec], _ungraded, UNKEPT, lambda r, cost: played.append(r))
+    work = evaluated_agent.play([spec], _no_reward, UNKEPT, lambda r, cost: played.append(r))
     asyncio.run(work)
     return played[0]
 
 
 @reward_function(name="ungraded")
-def _ungraded(task: Task) -> float:
+def _no_reward(task: Task) -> float:
     return 0.0
 
 
-def served(target: str, *, slots: int, max_length: int | None, seed: int) -> ServedPolicy:
-    """A run's or a model's policy as a chat client; use it on one event loop.
+def load_served(target: str, *, slots: int, max_length: int | None, seed: int) -> ServedPolicy:
+    """Return the policy of a run or a model as a chat client, for use in one event loop.
 
-    `max_length` is the context in tokens; without it a run's, or the model's as far as memory goes.
+    `max_length` is the context length in tokens; default: the run's, or the model's, bounded by
+    memory.
     """
     from tutelage.gateway.serving import ServedPolicy
 
@@ -300,9 +309,9 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
             "huggingface.co, with --upstream URL that of a server"
         )
     asked = EvaluationConfig(test=(UNKEPT,), tools=())
-    evaluated_agent = agent_to_evaluate(target, run_of(target), None, asked)
+    evaluated_agent = agent_to_evaluate(target, find_run(target), None, asked)
     policy = evaluated_agent.policy
     wanted = max_length or evaluated_agent.max_length
     engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")
     most = CPU_REPLY_TOKENS if policy.device.type == "cpu" else UNBOUNDED
-    return ServedPolicy(engine, policy.codec, SeedTree(seed).child("serve"), most, policy)
+    return ServedPolicy(engine, policy.codec, SeedTree(seed).child("serve"), most)

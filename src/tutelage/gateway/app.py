@@ -12,11 +12,10 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from inspect import isawaitable
 from typing import Any, TypeVar, cast
 
 import orjson
@@ -25,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
@@ -38,11 +37,10 @@ from tutelage.gateway.dialects.field_errors import format_value
 from tutelage.gateway.errors import NO_RETRY, ApiError, error_response, invalid, model_not_found
 from tutelage.gateway.keys import MAX_ID, SessionRegistry, read_key
 from tutelage.gateway.limits import GatewayLimits
-from tutelage.gateway.reply import ReplyStream
-from tutelage.gateway.rewards import ReadBody, late_span, read_event, read_rewards
-from tutelage.gateway.session import AttemptClosedError, AttemptSession
+from tutelage.gateway.rewards import ReadBody, read_event, read_rewards
+from tutelage.gateway.session import AttemptSession
 from tutelage.tracing import Identity
-from tutelage.tracing.otlp import PROTOBUF, encode_protobuf
+from tutelage.tracing.otlp import PROTOBUF
 from tutelage.types import JSON
 
 log = logging.getLogger(__name__)
@@ -59,11 +57,6 @@ _request_numbers = itertools.count()
 _SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
-class _JSON(JSONResponse):
-    def render(self, content: Any) -> bytes:
-        return orjson.dumps(content)
-
-
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
     """Serve one path and method: admit the request, run the handler, and return errors as JSON."""
@@ -72,8 +65,6 @@ class _Endpoint:
     handler: Handler
     dialect: Dialect | None = None
     """None for paths without a dialect; the error format then follows the client."""
-    late: ReadBody | None = None
-    """Parses the rewards of a body, so that rewards of an ended attempt can be stored."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
@@ -90,8 +81,6 @@ class _Endpoint:
             failure = error_response(error, self.dialect.prompt_field if self.dialect else None)
             if failure.code == "internal_error":
                 log.exception("a request failed")
-            if self.late is not None and isinstance(failure, AttemptClosedError):
-                failure = await self.app.keep_late(request, self.late, failure)
             response = _render_error(request, failure)
         _set_request_id(request, response)
         try:
@@ -112,7 +101,7 @@ class App:
         self.on_traces: OnTraces | None = None
         """Receives the spans that agents send to `POST /v1/traces`; None rejects them."""
         self.registry, self._limits = registry, limits
-        events = self._reward_route("/events", read_event)
+        read_event_body = partial(self._serve_rewards, read_event)
         routes: list[BaseRoute] = [
             *(self._route(d.path, partial(self._complete, d), "POST", d) for d in DIALECTS),
             *(
@@ -124,8 +113,8 @@ class App:
             self._route("/v1/models", _models, "GET"),
             self._route("/v1/models/{model:path}", _models, "GET"),
             self._route("/v1/traces", self._serve_traces, "POST"),
-            self._reward_route("/v1/rewards", read_rewards),
-            self._reward_route("/v1/events", read_event),
+            self._route("/v1/rewards", partial(self._serve_rewards, read_rewards), "POST"),
+            self._route("/v1/events", read_event_body, "POST"),
         ]
         self._paths = list(dict.fromkeys(r.path_format for r in routes if isinstance(r, Route)))
         lightning = [f"/proxy{_ATTEMPT}/mode/{mode}/openai" for mode in ("train", "val")]
@@ -139,7 +128,10 @@ class App:
                 Mount(_ATTEMPT, routes=agent_routes),
                 # The paths of agent-lightning 1.0; some of its agents parse the rollout id in them.
                 *(Mount(path, routes=routes) for path in lightning),
-                Mount("/api/rollouts/{rollout}/attempt/{attempt}", routes=[events]),
+                Mount(
+                    "/api/rollouts/{rollout}/attempt/{attempt}",
+                    routes=[self._route("/events", read_event_body, "POST")],
+                ),
                 *agent_routes,
             ],
             middleware=[cors] if origins else [],
@@ -156,10 +148,6 @@ class App:
         self, path: str, handler: Handler, method: str, dialect: Dialect | None = None
     ) -> Route:
         return Route(path, _Endpoint(self, handler, dialect), methods=[method])
-
-    def _reward_route(self, path: str, read: ReadBody) -> Route:
-        endpoint = _Endpoint(self, partial(self._serve_rewards, read), None, read)
-        return Route(path, endpoint, methods=["POST"])
 
     async def _route_error(self, request: Request, error: Exception) -> Response:
         """Return the error response, with advice, for an unknown path or method."""
@@ -217,20 +205,19 @@ class App:
             answer.leave()
         reply = dialect.write_reply(_check_done(answer, attempt_session))
         answer.delivered = True
-        return _JSON(reply)
+        return _json_response(reply)
 
     async def _stream_events(
         self, answer: PendingCompletion, attempt_session: AttemptSession, dialect: Dialect
     ) -> AsyncGenerator[bytes]:
         """Yield stream events during sampling. Raises errors that occur before the first event."""
-        writer = dialect.writer(answer)
-        stream, updated, started = ReplyStream(answer, writer), asyncio.Event(), False
+        writer, updated, started = dialect.writer(answer), asyncio.Event(), False
         answer.join(updated.set)
         try:
             while True:
                 updated.clear()
                 done = answer.task.done()
-                if data := stream.feed():
+                if data := writer.feed():
                     yield data
                     started = True
                 if done:
@@ -238,7 +225,7 @@ class App:
                 await updated.wait()
             try:
                 _check_done(answer, attempt_session)
-                data = stream.finish()
+                data = writer.finish()
             except Exception as error:
                 if not started:
                     raise
@@ -264,8 +251,7 @@ class App:
         """
         body = await self._read_body(request) if request.method == "POST" else b""
         values = _json_object(body) if body else dict(request.query_params)
-        result = handle(request.path_params, values, attempt_session)
-        return _JSON(await result if isawaitable(result) else result)
+        return _json_response(handle(request.path_params, values, attempt_session))
 
     async def _serve_traces(
         self, request: Request, attempt_session: AttemptSession, agent: str
@@ -291,27 +277,7 @@ class App:
         if attempt_session.closed:  # it ended while the body was read
             raise attempt_session.closed_error()
         key = request.headers.get("idempotency-key")
-        return _JSON(attempt_session.posted.add(rewards, key, answer))
-
-    async def keep_late(
-        self, request: Request, read: ReadBody, closed: AttemptClosedError
-    ) -> ApiError:
-        """Store late rewards of an ended attempt as one of its spans; return the error response."""
-        attempt, sink = closed.attempt, self.on_traces
-        if request.path_params.get("rollout", attempt.rollout_id) != attempt.rollout_id:
-            return closed
-        try:
-            rewards, _ = read(_json_object(await self._read_body(request)), attempt)
-            log.warning("ignoring late rewards of attempt %s: %s", attempt.attempt_id, rewards)
-            if rewards and sink is not None:
-                body = encode_protobuf([late_span(rewards, attempt)])
-                await asyncio.to_thread(sink, body, PROTOBUF, "", only=attempt)
-                closed.message += "; the reward was stored but does not count"
-        except ApiError as error:
-            return error
-        except (ClientDisconnect, TutelageError, RuntimeError):  # the body may have been read
-            log.exception("failed to store the late rewards of attempt %s", attempt.attempt_id)
-        return closed
+        return _json_response(attempt_session.posted.add(rewards, key, answer))
 
     async def _read_body(self, request: Request, *, packed: bool = False) -> bytes:
         """Read the body of a request.
@@ -330,9 +296,15 @@ class App:
         return bytes(body)
 
 
+def _json_response(
+    content: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    return Response(orjson.dumps(content), status, headers, "application/json")
+
+
 async def _health(request: Request) -> Response:
     """Report that the gateway is running. Needs no key."""
-    return _JSON({"status": "ok"})
+    return _json_response({"status": "ok"})
 
 
 async def _models(request: Request, attempt_session: AttemptSession, agent: str) -> Response:
@@ -352,7 +324,7 @@ async def _models(request: Request, attempt_session: AttemptSession, agent: str)
         models = [{"id": name, "display_name": name, **fields} for name in names]
         ends = {"first_id": names[0], "last_id": names[-1]}
         page = {"data": models, "has_more": False, **ends}
-    return _JSON(page if requested is None else models[names.index(requested)])
+    return _json_response(page if requested is None else models[names.index(requested)])
 
 
 # ---------------------------------------------------------------- requests and replies
@@ -367,9 +339,9 @@ def _is_anthropic(request: Request) -> bool:
 
 def _render_error(request: Request, error: ApiError) -> Response:
     if not _is_anthropic(request):
-        return _JSON(error.body(), error.status, error.headers)
+        return _json_response(error.body(), error.status, error.headers)
     body = error.anthropics_body() | {"request_id": _request_id(request)}
-    return _JSON(body, error.status, error.headers)
+    return _json_response(body, error.status, error.headers)
 
 
 def _request_id(request: Request) -> str:

@@ -13,15 +13,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from tutelage.engine.logprobs import TokenLogprob, token_logprobs
+from tutelage.engine.logprobs import token_logprobs
 from tutelage.errors import SCHEMA_FIELD, ConstraintError
 from tutelage.gateway.record import RecordedRequest
 from tutelage.gateway.request import ChatRequest
-from tutelage.gateway.text import TextDecoder, token_entry
-from tutelage.replies import ThoughtStream, thought_of
+from tutelage.gateway.text import token_entry
+from tutelage.replies import ThoughtStream, read_thought
 from tutelage.types import JSON, UNBOUNDED, Call, ChatClient
+
+if TYPE_CHECKING:
+    from tutelage.gateway.text import TextDecoder
 
 KEPT_ANSWERS = 1024
 """Maximum number of answers that an attempt keeps for retries and follow-up requests."""
@@ -61,9 +64,9 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text delta of a choice, with the log-probability entries of the tokens that end in it.
+    """Text delta of a choice.
 
-    The entries are None if they were not requested. The last piece also covers tokens without text.
+    If log-probabilities were requested, the last piece has the entries of all tokens, else None.
     """
 
     text: str
@@ -101,12 +104,6 @@ class PendingCompletion(RecordedRequest):
         """Token ids sampled so far, by choice; empty if the client does not stream tokens."""
         self.parts: list[list[Piece]] = [[] for _ in range(choices)]
         """Pieces of text received so far, by choice, from a client that streams text."""
-        self.token_logprobs: list[list[TokenLogprob]] = []
-        """Log-probabilities of `tokens`, if requested and streamed with them."""
-        if request.stream:
-            self.token_logprobs += ([] for _ in range(choices))
-        self.scored: list[list[TokenLogprob]] = [[] for _ in range(choices)]
-        """Log-probabilities of the prompt's tokens after the first, by choice, if requested."""
         self.prompt_tokens = 0
         """Tokens of the prompt; 0 until the client reports them."""
         self.usage = (0, 0)
@@ -152,39 +149,18 @@ class PendingCompletion(RecordedRequest):
 
     def logprobs(self, choice: Call) -> list[JSON] | None:
         """Return the log-probability entries of a choice's tokens at temperature 1, or None if the
-        request does not ask for them."""
-        if self.model.decoder is None or not self.request.logprobs:
-            return None
-        return self.token_entries(choice.sampled.token_ids, token_logprobs(choice.sampled))
-
-    def token_entries(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> list[JSON]:
-        """Return the log-probability entries of tokens.
+        request does not ask for them.
 
         End-of-turn tokens, which have no text, are included only if the request asks for token ids.
         """
-        decoder = self.model.decoder
-        assert decoder is not None
+        decoder, sampled = self.model.decoder, choice.sampled
+        if decoder is None or not self.request.logprobs:
+            return None
         return [
             token_entry(decoder, token, logprob)
-            for token, logprob in zip(ids, logprobs, strict=True)
+            for token, logprob in zip(sampled.token_ids, token_logprobs(sampled), strict=True)
             if self.request.token_ids or token not in decoder.eos_ids
         ]
-
-    def prompt_logprobs(self, index: int) -> list[JSON | None]:
-        """Return the prompt log-probabilities of a choice, in vLLM's format.
-
-        The first entry is None.
-        """
-        decoder, ids = self.model.decoder, self.calls[index].prompt_ids
-        assert decoder is not None
-        out: list[JSON | None] = [None]
-        for token, (value, top) in zip(ids[1:], self.scored[index], strict=True):
-            candidates = {**dict(top), token: value}
-            out.append({
-                str(id): {"logprob": logprob, "decoded_token": decoder.decode([id])}
-                for id, logprob in candidates.items()
-            })  # fmt: skip
-        return out
 
     def partial_messages(self) -> tuple[JSON, ...]:
         """Return the partial output, one message per choice.
@@ -300,11 +276,9 @@ class PendingCompletion(RecordedRequest):
                 "on_text": partial(self._add_piece, index),
                 "on_fields": partial(self._add_fields, index),
             }
-            if request.logprobs:
-                listeners["on_logprobs"] = self.token_logprobs[index].extend
             extra |= {n: each for n, each in listeners.items() if n in self.model.chat_keywords}
         try:
-            call = await self.model.client.chat(
+            return await self.model.client.chat(
                 request.messages,
                 tools=request.tools,
                 sampling=request.sampling,
@@ -316,17 +290,13 @@ class PendingCompletion(RecordedRequest):
                 raise
             message = str(error).replace(f"`{SCHEMA_FIELD}`", f"`{request.schema_field}`")
             raise ConstraintError(message, request.schema_field) from error
-        if request.scored is not None:
-            scoring: Any = self.model.client
-            self.scored[index] = await scoring.score(call.prompt_ids, request.scored)
-        return call
 
     def _add_tokens(self, index: int, ids: Sequence[int]) -> None:
         self.tokens[index] += ids
         self._wake()
 
     def _add_fields(self, index: int, fields: JSON) -> None:
-        thought, name = thought_of(fields)
+        thought, name = read_thought(fields)
         if thought:
             self._add_piece(index, thought, name)
 

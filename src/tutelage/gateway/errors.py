@@ -83,6 +83,11 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(400, message, param=param, code=code)
 
 
+def attempt_closed() -> ApiError:
+    """Return the 410 error for requests of an attempt that has ended."""
+    return ApiError(410, "this attempt has ended", code="attempt_closed", headers=NO_RETRY)
+
+
 def model_not_found(name: str, models: Sequence[str]) -> ApiError:
     """Return a 404 error that lists the available models."""
     message = f"the model {name!r} does not exist; available models: {', '.join(models)}"

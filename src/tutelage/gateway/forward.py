@@ -17,7 +17,7 @@ import orjson
 from starlette.responses import Response, StreamingResponse
 
 from tutelage.bounded import DIRECT
-from tutelage.config.api_keys import checked_api_key
+from tutelage.config.api_keys import validate_api_key
 from tutelage.engine.remote import RemoteChatClient, add_delta, read_completion
 from tutelage.errors import RemoteError, UnreachableError
 from tutelage.gateway.errors import ApiError
@@ -59,7 +59,7 @@ class Upstream:
         )
         self.chat = remote.chat
         self.url, self._model = f"{base_url.rstrip('/')}/chat/completions", model
-        key = checked_api_key(api_key, "api_key")
+        key = validate_api_key(api_key, "api_key")
         self._defaults, self._token_ids = dict(defaults or {}), True
         self._http = httpx2.AsyncClient(
             headers={} if key is None else {"authorization": f"Bearer {key}"},

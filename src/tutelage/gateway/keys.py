@@ -17,8 +17,8 @@ from starlette.datastructures import Headers
 
 from tutelage.errors import ConfigError
 from tutelage.gateway.dialects.field_errors import format_value
-from tutelage.gateway.errors import ApiError
-from tutelage.gateway.session import AttemptClosedError, AttemptSession
+from tutelage.gateway.errors import ApiError, attempt_closed
+from tutelage.gateway.session import AttemptSession
 
 CLOSED_KEYS = 10_000
 """Keys of closed attempts that are remembered and get 410; older ones are unknown (401)."""
@@ -49,10 +49,7 @@ class SessionRegistry:
         self._lock = threading.Lock()
         self._by_key: dict[bytes, tuple[AttemptSession, bytes, str]] = {}
         self._by_attempt: dict[tuple[str, str], AttemptSession] = {}
-        self._closed: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._by_attempt)
+        self._closed: OrderedDict[bytes, None] = OrderedDict()
 
     def open_sessions(self) -> list[AttemptSession]:
         """Return all open sessions."""
@@ -86,7 +83,7 @@ class SessionRegistry:
         if not attempt_session.closed:
             self._add_key(attempt_session, key, agent)
         elif not attempt_session.server_stops:
-            self._remember_closed((_digest(key.encode()),), attempt_session)
+            self._remember_closed((_digest(key.encode()),))
         return key
 
     def _add_key(self, attempt_session: AttemptSession, key: str, agent: str) -> None:
@@ -103,12 +100,12 @@ class SessionRegistry:
             keys = [d for d, (owner, _, _) in self._by_key.items() if owner is attempt_session]
             for digest in keys:
                 del self._by_key[digest]
-        self._remember_closed(keys, attempt_session)
+        self._remember_closed(keys)
 
-    def _remember_closed(self, digests: Iterable[bytes], attempt_session: AttemptSession) -> None:
+    def _remember_closed(self, digests: Iterable[bytes]) -> None:
         """Remember the API keys of an attempt that has ended."""
         with self._lock:
-            self._closed.update(dict.fromkeys(digests, attempt_session.ids))
+            self._closed.update(dict.fromkeys(digests))
             while len(self._closed) > CLOSED_KEYS:
                 self._closed.popitem(last=False)
 
@@ -123,7 +120,7 @@ class SessionRegistry:
         entry = self._by_key.get(digest)
         if entry is None or not hmac.compare_digest(entry[1], key):
             if digest in self._closed:
-                raise AttemptClosedError(*self._closed[digest])
+                raise attempt_closed()
             message = (
                 f"{'unknown' if key else 'missing'} API key: send `Authorization: Bearer KEY` or "
                 "`x-api-key: KEY`; clients read it from OPENAI_API_KEY or ANTHROPIC_API_KEY"

@@ -1,21 +1,21 @@
 """The content of a reply, independent of the API through which it is sent.
 
 A `PendingCompletion` exists from the start with its id and request; its choices follow when
-sampling has ended. `ReplyStream` determines what may be sent before that and passes it to a
-dialect's `Writer` (`dialects/`). `request.py` is the other direction.
+sampling has ended. A dialect's `Writer` (`dialects/`) streams what cannot change before that.
+`request.py` is the other direction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from tutelage.gateway.completions import PendingCompletion, Piece
 from tutelage.gateway.errors import ApiError
-from tutelage.gateway.text import TextStream, TokenEnds, cut_at_stop, first_stop
+from tutelage.gateway.text import TextStream, cut_at_stop, first_stop
 from tutelage.types import Call, StopReason
 
 
@@ -76,44 +76,31 @@ def event(data: Any, name: str | None = None) -> bytes:
     return line if name is None else b"event: " + name.encode() + b"\n" + line
 
 
-class Writer(Protocol):
-    """Write one streamed reply as events of one dialect, in bytes."""
-
-    def text(self, index: int, new: Piece) -> bytes:
-        """Return the events for a text or thinking delta of a choice."""
-        ...
-
-    def finish(self, rests: Sequence[Piece]) -> bytes:
-        """Return the final stream events; `rests` has the unsent text of each choice."""
-        ...
-
-    def write_error(self, error: ApiError) -> bytes:
-        """Return the last events of a failed stream."""
-        ...
-
-
 class _ChoiceStream:
     """Release the text of one choice for streaming once no later token can change it."""
 
     def __init__(self, reply: PendingCompletion, index: int) -> None:
         self._answer, self._index = reply, index
         request, decoder = reply.request, reply.model.decoder
-        self._read = self._sent_tokens = self._entries = self._parts = 0
-        """Tokens (or characters, if the client streams text) that were read, tokens whose
-        log-probabilities were sent, log-probability entries sent, and text parts that were read."""
-        self._ends = TokenEnds()
+        self._read = self._parts = 0
+        """Tokens (or characters, if the client streams text) and text parts that were read."""
         self._text: TextStream | None = None
         """None without a decoder; then only text that the client itself streams is sent early."""
-        # Tool calls of an unknown format cannot be held back, so their text is not streamed.
-        if decoder is not None and decoder.call_format in ("hermes", "llama"):
+        # Tool calls of an unknown format cannot be held back, so their text is not streamed. Text
+        # with log-probabilities is sent as a whole, since its tokens end within characters.
+        if decoder is None or request.logprobs:
+            return
+        if decoder.call_format in ("hermes", "llama"):
             stops, exact = request.sampling.stop, bool(request.prompts)
             self._text = TextStream(decoder, stops, exact=exact)
 
     def feed(self) -> Iterator[Piece]:
         """Yield the text pieces that became ready to stream, in order."""
         if self._text is not None:
-            if (piece := self._next_piece(self._text)) is not None:
-                yield piece
+            ids = self._answer.tokens[self._index]
+            new, self._read = ids[self._read :], len(ids)
+            if new and (text := self._text.feed(new)):
+                yield Piece(text)
             return
         parts = self._answer.parts[self._index][self._parts :]
         self._parts += len(parts)
@@ -122,51 +109,39 @@ class _ChoiceStream:
             self._read += 0 if thought else len(text)
             yield Piece(text, thought=thought)
 
-    def _next_piece(self, stream: TextStream) -> Piece | None:
-        """Return the text piece completed by the new tokens, or None."""
-        ids = self._answer.tokens[self._index]
-        new, self._read = ids[self._read :], len(ids)
-        if not self._answer.request.logprobs:
-            text = stream.feed(new) if new else ""
-            return Piece(text) if text else None
-        text = ""
-        for token in new:
-            text += stream.feed((token,))
-            self._ends.add(stream.length)
-        if not text:
-            return None
-        logprobs = self._answer.token_logprobs[self._index]
-        end = min(self._ends.tokens_before(len(stream.sent)), len(logprobs))
-        begin, self._sent_tokens = self._sent_tokens, max(self._sent_tokens, end)
-        entries = self._answer.token_entries(ids[begin:end], logprobs[begin:end])
-        self._entries += len(entries)
-        return Piece(text, entries)
-
     def finish(self, choice: Call) -> Piece:
         """Return the unsent text, once sampling has ended."""
         content = visible_content(self._answer, choice) or ""
         rest = content[self._read :] if self._text is None else self._text.finish(content)
-        entries = self._answer.logprobs(choice)
-        return Piece(rest, None if entries is None else entries[self._entries :])
+        return Piece(rest, self._answer.logprobs(choice))
 
 
-class ReplyStream:
-    """Stream a reply: pass the pieces that are ready to a dialect's writer."""
+class Writer:
+    """Write one streamed reply as events of one dialect, in bytes."""
 
-    def __init__(self, answer: PendingCompletion, writer: Writer) -> None:
-        self._writer = writer
-        self._answer = answer
-        self._choices = [_ChoiceStream(answer, i) for i in range(answer.request.choices)]
+    def __init__(self, reply: PendingCompletion) -> None:
+        self._reply = reply
+        self._choices = [_ChoiceStream(reply, i) for i in range(reply.request.choices)]
 
     def feed(self) -> bytes:
         """Return the stream events that became ready since the last call."""
         return b"".join(
-            self._writer.text(i, piece)
-            for i, choice in enumerate(self._choices)
-            for piece in choice.feed()
+            self.text(i, piece) for i, choice in enumerate(self._choices) for piece in choice.feed()
         )
 
     def finish(self) -> bytes:
         """Return the remaining stream events, once sampling has ended."""
-        pairs = zip(self._choices, self._answer.calls, strict=True)
-        return self._writer.finish([stream.finish(choice) for stream, choice in pairs])
+        pairs = zip(self._choices, self._reply.calls, strict=True)
+        return self.write_end([stream.finish(choice) for stream, choice in pairs])
+
+    def text(self, index: int, new: Piece) -> bytes:
+        """Return the events for a text or thinking delta of a choice."""
+        raise NotImplementedError
+
+    def write_end(self, rests: Sequence[Piece]) -> bytes:
+        """Return the final stream events; `rests` has the unsent text of each choice."""
+        raise NotImplementedError
+
+    def write_error(self, error: ApiError) -> bytes:
+        """Return the last events of a failed stream."""
+        return event(error.body())

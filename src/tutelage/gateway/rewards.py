@@ -3,9 +3,8 @@
 `POST .../v1/rewards` accepts the same named numbers that a local agent returns, such as `{"reward":
 1, "format": 0.5}`. The key identifies the attempt. The last value of each name counts, as with
 `emit_reward`; a retry with the same `idempotency-key` has no effect. Rewards after the end of the
-attempt get 410, are stored as a span of the attempt, and are never used. `POST .../v1/events`
-accepts a reward as an event of agent-lightning. `app.py` has the endpoints, `rollouts/grading.py`
-reads the rewards.
+attempt get 410. `POST .../v1/events` accepts a reward as an event of agent-lightning. `app.py` has
+the endpoints, `rollouts/grading.py` reads the rewards.
 """
 
 from __future__ import annotations
@@ -19,15 +18,10 @@ from tutelage.errors import RewardError
 from tutelage.gateway.dialects.field_errors import format_value
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid
 from tutelage.rewards.values import to_reward
-from tutelage.tracing import names
-from tutelage.tracing.records import Identity, SpanEvent, SpanRecord, make_span_id, make_trace_id
 from tutelage.types import JSON
 
 if TYPE_CHECKING:
     from tutelage.gateway.session import AttemptSession
-
-LATE = "tutelage.reward.late"
-"""Span attribute of a reward that was posted after its attempt had ended."""
 
 Rewards = Mapping[str, float]
 
@@ -72,11 +66,11 @@ class PostedRewards:
         return answer
 
 
-ReadBody = Callable[[JSON, "AttemptSession | Identity"], tuple[Rewards, JSON]]
+ReadBody = Callable[[JSON, "AttemptSession"], tuple[Rewards, JSON]]
 """Parses the rewards in a body for an attempt, and builds the answer. Raises `ApiError`."""
 
 
-def read_rewards(body: JSON, attempt: AttemptSession | Identity) -> tuple[Rewards, JSON]:
+def read_rewards(body: JSON, attempt: AttemptSession) -> tuple[Rewards, JSON]:
     """Parse a body of named numbers such as `{"reward": 1.0, "format": 0.5}`. Raises `ApiError`."""
     rewards = _validate(body)
     if not rewards:
@@ -84,7 +78,7 @@ def read_rewards(body: JSON, attempt: AttemptSession | Identity) -> tuple[Reward
     return rewards, {"object": "reward", "attempt": attempt.attempt_id, **rewards}
 
 
-def read_event(body: JSON, attempt: AttemptSession | Identity) -> tuple[Rewards, JSON]:
+def read_event(body: JSON, attempt: AttemptSession) -> tuple[Rewards, JSON]:
     """Parse an event of agent-lightning 1.0: `{"event_type": "reward", "data": {"value": 1.0}}`.
 
     Other fields of its data and events of other types are accepted without effect.
@@ -118,21 +112,3 @@ def _validate(values: JSON, param: str | None = None) -> Rewards:
     except RewardError as error:
         raise invalid(str(error), param, "invalid_reward") from None
     return {n: reward.value if n == "reward" else reward.parts[n] for n in values}
-
-
-def late_span(rewards: Rewards, attempt: Identity) -> SpanRecord:
-    """Return the span that stores late rewards. Equal rewards yield the same span id."""
-    now, scores, trace = time.time_ns(), sorted(rewards.items()), make_trace_id(attempt)
-    fields = [{names.EVALUATION_NAME: name, names.SCORE: float(value)} for name, value in scores]
-    return SpanRecord(
-        trace_id=trace,
-        span_id=make_span_id(trace, LATE, repr(scores)),
-        parent_id=None,
-        name="reward",
-        start_ns=now,
-        end_ns=now,
-        attributes={LATE: True},
-        events=tuple(SpanEvent(names.EVALUATION, now, each) for each in fields),
-        rollout_id=attempt.rollout_id,
-        attempt_id=attempt.attempt_id,
-    )

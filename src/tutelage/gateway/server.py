@@ -23,9 +23,9 @@ from typing import Any, Self, TypeVar
 
 import uvicorn
 
-from tutelage.bounded import direct_on_loopback
+from tutelage.bounded import bypass_proxy_on_loopback
+from tutelage.engine.endpoint import is_loopback
 from tutelage.errors import ConfigError, counted
-from tutelage.gateway.address import GatewayAddress, is_loopback
 from tutelage.gateway.app import App
 from tutelage.gateway.keys import MAX_ID, SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
@@ -87,13 +87,12 @@ class Gateway:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @classmethod
-    def at(cls, address: GatewayAddress) -> Gateway:
-        """Create the gateway of a run at `address`.
+    def at(cls, host: str, port: int = 0, url: str | None = None) -> Gateway:
+        """Create the gateway of a run, with the address that `read_address` returns.
 
         Its secret is random, so other machines may be allowed to reach it.
         """
-        secret = secrets.token_hex(32)
-        return cls(host=address.host, port=address.port, url=address.url, secret=secret)
+        return cls(host=host, port=port, url=url, secret=secrets.token_hex(32))
 
     # ------------------------------------------------------------ life
 
@@ -106,7 +105,7 @@ class Gateway:
         """Start listening and serving. Raises `ConfigError` if the address is unavailable."""
         if self._thread is not None:
             raise ConfigError("the gateway is already started")
-        direct_on_loopback(os.environ)  # for agents in this process and its children
+        bypass_proxy_on_loopback(os.environ)  # for agents in this process and its children
         sock = _listen(self.host, self.port)
         self.port = int(sock.getsockname()[1])
         _raise_file_limit(_FILES_EACH * self.limits.connections)
@@ -283,14 +282,11 @@ def _loop_hidden_while_collecting() -> Generator[None]:
 
 def _raise_file_limit(count: int) -> None:
     """Raise the open-file limit to `count`, or as far as the system allows."""
-    try:
+    with suppress(ImportError, ValueError, OSError):  # some systems have no such limits
         resource: Any = importlib.import_module("resource")
-    except ImportError:
-        return  # a system without such limits
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < limit:
-        with suppress(ValueError, OSError):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        if soft != resource.RLIM_INFINITY and soft < limit:
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 

@@ -18,21 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, ServedModel
 from tutelage.gateway.dialects import Dialect
-from tutelage.gateway.dialects.field_errors import format_value
-from tutelage.gateway.errors import NO_RETRY, ApiError, invalid, model_not_found
+from tutelage.gateway.errors import NO_RETRY, ApiError, attempt_closed, invalid, model_not_found
 from tutelage.gateway.forward import ForwardedCall, Upstream
 from tutelage.gateway.record import OnCall, Recorder
 from tutelage.gateway.reply import finish_reason
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.rewards import PostedRewards
-from tutelage.policy.template_forms import template_forms
-from tutelage.tracing import Identity
 from tutelage.types import JSON, Mode, Sampling
 
 if TYPE_CHECKING:
     from tutelage.gateway.keys import SessionRegistry
 
-KEPT_ERRORS = 100
 STOPPED = "the server has stopped"
 """The error of a call that was running when its server stopped."""
 ENDED = "the attempt has ended"
@@ -68,8 +64,6 @@ class AttemptSession:
     in_flight: int = field(default=0, init=False)
     spent: int = field(default=0, init=False)
     """Tokens sampled by the main client so far; of cancelled replies, the streamed ones."""
-    errors: list[BaseException] = field(default_factory=list[BaseException], init=False)
-    """The latest engine errors, oldest first, at most a hundred."""
     ledger: KeptAnswers = field(default_factory=KeptAnswers, init=False)
     posted: PostedRewards = field(default_factory=PostedRewards, init=False)
     """Rewards posted over HTTP."""
@@ -179,7 +173,7 @@ class AttemptSession:
         """Return the error for requests that are running at the session's close or arrive later."""
         if self.server_stops:
             return ApiError(500, f"{STOPPED}; retry after it restarts", code="server_stopped")
-        return AttemptClosedError(*self.ids)
+        return attempt_closed()
 
     def models(self) -> list[str]:
         """Return the model names that requests may use, the main one first."""
@@ -220,7 +214,7 @@ class AttemptSession:
         limit = self._token_limit(model)
         return ForwardedCall(upstream, body, agent, limit, partial(self._record_forwarded, model))
 
-    async def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
+    def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
         """Count the prompt tokens of a request.
 
         `read` parses the request, and is called only if the model can count. Raises `ApiError` if
@@ -233,9 +227,6 @@ class AttemptSession:
         request = read()
         context: int | None = getattr(model.client, "max_length", None)
         limit = () if context is None else (max(context, COUNTED),)
-        chat_render = getattr(model.client, "render", None)  # renders long prompts in a thread
-        if chat_render is not None:
-            return len(await chat_render(request.messages, request.tools, *limit))
         return len(render(request.messages, request.tools, *limit))
 
     def answer(
@@ -261,23 +252,6 @@ class AttemptSession:
         model = self.model(request.model)
         if request.logprobs and model.decoder is None:
             raise invalid(f"model {model.name!r} does not support log-probabilities", "logprobs")
-        if request.scored is not None and getattr(model.client, "policy", None) is None:
-            message = f"model {model.name!r} does not support log-probabilities of the prompt"
-            raise invalid(message, "prompt_logprobs")
-        if request.template:
-            forms = template_forms(request.messages, request.tools)
-            ignores = getattr(getattr(model.decoder, "thoughts", None), "ignores_variables", None)
-            if not (ignores and ignores(*forms, request.template)):
-                raise invalid(
-                    f"`chat_template_kwargs` = {format_value(request.template)}: all requests must "
-                    "render the chat template in the same way, since turns are continued and "
-                    "trained with it; leave these options out",
-                    "chat_template_kwargs",
-                )
-        floor = None if request.constraint is None else request.constraint.min_tokens
-        if floor and not hasattr(model.decoder, "grammar"):
-            message = f"`min_tokens` = {floor} is not supported for the remote model {model.name!r}"
-            raise invalid(message, "min_tokens")
         limit = self._token_limit(model)
         if limit is not None and limit < request.sampling.max_tokens:
             request = replace(request, sampling=replace(request.sampling, max_tokens=limit))
@@ -338,11 +312,8 @@ class AttemptSession:
         sampled: int,
         error: BaseException | None,
     ) -> None:
-        """Count the sampled tokens of a request, remember an engine error, and queue the request's
-        record."""
+        """Count the sampled tokens of a request, and queue its record."""
         self.spent += sampled if model is self.main else 0
-        if isinstance(error, Exception):  # cancellation is not an engine error
-            self.errors = [*self.errors[1 - KEPT_ERRORS :], error]
         if self.on_call is None:
             return
         request.ended_ns = time.time_ns()
@@ -353,14 +324,6 @@ class AttemptSession:
                 reason = STOPPED if self.server_stops else ENDED
                 request.disconnected, request.error = not self.closed, reason
         self.recorder.put(self.on_call, request)
-
-
-class AttemptClosedError(ApiError):
-    """Error for requests of an attempt that has ended, with the ids of the attempt."""
-
-    def __init__(self, rollout_id: str, attempt_id: str) -> None:
-        super().__init__(410, "this attempt has ended", code="attempt_closed", headers=NO_RETRY)
-        self.attempt = Identity("", rollout_id, attempt_id)
 
 
 def _runs_in(loop: asyncio.AbstractEventLoop) -> bool:

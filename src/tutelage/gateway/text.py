@@ -8,44 +8,21 @@ which the codec strips. Streamed text is therefore always a prefix of the finish
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tutelage.engine.logprobs import TokenLogprob
-from tutelage.replies import ThinkTags, blank, overlap
+from tutelage.replies import blank, overlap_length
 from tutelage.types import JSON
+
+if TYPE_CHECKING:
+    from tutelage.engine.scripted import ByteCodec
+    from tutelage.policy.codec import Codec
+
+    TextDecoder = Codec | ByteCodec
 
 _CALL = "<tool_call>"
 _WINDOW = 16
-
-
-class TextDecoder(Protocol):
-    """Interface of the codec methods that decode replies."""
-
-    @property
-    def eos_ids(self) -> Collection[int]:
-        """Return the end-of-turn token ids."""
-        ...
-
-    @property
-    def call_format(self) -> str:
-        """Return the format in which the model writes tool calls."""
-        ...
-
-    @property
-    def strips(self) -> bool:
-        """Return True if white space at the ends of a turn's text is stripped."""
-        ...
-
-    @property
-    def think_tags(self) -> ThinkTags:
-        """Return the delimiters of the model's thinking."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Decode token ids to text."""
-        ...
 
 
 def token_entry(decoder: TextDecoder, token: int, logprob: TokenLogprob) -> JSON:
@@ -86,26 +63,6 @@ def cut_at_stop(
     return content[: match[0]] if exact else content[: match[0]].rstrip()
 
 
-class TokenEnds:
-    """Track where tokens end in a reply's text, to match tokens with pieces of text."""
-
-    def __init__(self) -> None:
-        self._ends: list[int] = []
-
-    def add(self, end: int) -> None:
-        """Add a token that extends the text to the length `end`."""
-        # The text of a partial character may be longer than the character.
-        for at in range(len(self._ends) - 1, -1, -1):
-            if self._ends[at] <= end:
-                break
-            self._ends[at] = end
-        self._ends.append(end)
-
-    def tokens_before(self, length: int) -> int:
-        """Return the number of tokens that end within the first `length` characters."""
-        return bisect_right(self._ends, length)
-
-
 class TextStream:
     """Decode the growing text of one choice incrementally.
 
@@ -116,8 +73,6 @@ class TextStream:
         self, decoder: TextDecoder, stops: Sequence[str] = (), *, exact: bool = False
     ) -> None:
         self.sent = ""
-        self.length = 0
-        """Length of the text so far, including text that cannot be sent yet."""
         self._decoder, self._exact = decoder, exact
         self._strips = decoder.strips and not exact
         self._llama = decoder.call_format == "llama" and not exact
@@ -141,7 +96,6 @@ class TextStream:
         # A stop string may start in stripped white space.
         end, begin = self._safe_length(text), blank(text) if self._strips else 0
         text, end = text[begin:], end - begin
-        self.length = len(text)
         if not text.startswith(self.sent) or end <= len(self.sent):
             return ""
         new = text[len(self.sent) : end]
@@ -177,7 +131,7 @@ class TextStream:
             self._closed = True
             end = min(positions)
         else:
-            end = len(text) - max((overlap(text, mark) for mark in self._marks), default=0)
+            end = len(text) - max((overlap_length(text, mark) for mark in self._marks), default=0)
         # A later stop string would also strip the white space before it.
         safe = text[:end]
         while safe and (safe[-1] == "\ufffd" or (safe[-1].isspace() and not self._exact)):

@@ -11,21 +11,29 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tutelage.orchestration.evaluation.rewards import ExecutionResult, compute_reward
-from tutelage.orchestration.plan.dag import Node, NoPlanError, Plan, is_valid_dag
+from tutelage.orchestration.evaluation.rewards import ExecutionResult as ExecutionResult
+from tutelage.orchestration.evaluation.rewards import compute_reward as compute_reward
+from tutelage.orchestration.plan.dag import Node as Node
+from tutelage.orchestration.plan.dag import NoPlanError as NoPlanError
+from tutelage.orchestration.plan.dag import Plan as Plan
+from tutelage.orchestration.plan.dag import is_valid_dag as is_valid_dag
 
 if TYPE_CHECKING:
-    from tutelage.orchestration.data.outcomes import read_outcomes
-    from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
-    from tutelage.orchestration.execution.stored import ExecutionLogger
-    from tutelage.orchestration.execution.system import OrchestrationSystem
-    from tutelage.orchestration.execution.worker_files import classic, read_workers
-    from tutelage.orchestration.execution.workers import Worker
-    from tutelage.orchestration.planner.model import PlannerModel
-    from tutelage.orchestration.planner.targets import WorkflowDataset
-    from tutelage.orchestration.routing.phase2 import train_phase2
-    from tutelage.orchestration.routing.policy import ModelSelector, compute_gae
-    from tutelage.orchestration.routing.router import LearnedRouter, load_router
+    from tutelage.orchestration.data.outcomes import read_outcomes as read_outcomes
+    from tutelage.orchestration.execution.executor import Executor as Executor
+    from tutelage.orchestration.execution.executor import ExecutorSettings as ExecutorSettings
+    from tutelage.orchestration.execution.stored import ExecutionLogger as ExecutionLogger
+    from tutelage.orchestration.execution.system import OrchestrationSystem as OrchestrationSystem
+    from tutelage.orchestration.execution.worker_files import classic as classic
+    from tutelage.orchestration.execution.worker_files import read_workers as read_workers
+    from tutelage.orchestration.execution.workers import Worker as Worker
+    from tutelage.orchestration.planner.model import PlannerModel as PlannerModel
+    from tutelage.orchestration.planner.targets import WorkflowDataset as WorkflowDataset
+    from tutelage.orchestration.routing.phase2 import train_phase2 as train_phase2
+    from tutelage.orchestration.routing.policy import ModelSelector as ModelSelector
+    from tutelage.orchestration.routing.policy import compute_gae as compute_gae
+    from tutelage.orchestration.routing.router import LearnedRouter as LearnedRouter
+    from tutelage.orchestration.routing.router import load_router as load_router
 
 _LAZY = {
     "ExecutionLogger": "execution.stored",
@@ -46,29 +54,8 @@ _LAZY = {
 }
 """Module of each public name that is imported on first access."""
 
-__all__ = [
-    "ExecutionLogger",
-    "ExecutionResult",
-    "Executor",
-    "ExecutorSettings",
-    "LearnedRouter",
-    "ModelSelector",
-    "NoPlanError",
-    "Node",
-    "OrchestrationSystem",
-    "Plan",
-    "PlannerModel",
-    "Worker",
-    "WorkflowDataset",
-    "classic",
-    "compute_gae",
-    "compute_reward",
-    "is_valid_dag",
-    "load_router",
-    "read_outcomes",
-    "read_workers",
-    "train_phase2",
-]
+_EAGER = ("ExecutionResult", "NoPlanError", "Node", "Plan", "compute_reward", "is_valid_dag")
+__all__ = sorted((*_LAZY, *_EAGER))  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

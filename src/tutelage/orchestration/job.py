@@ -4,9 +4,9 @@
     metrics.jsonl                a line per epoch (phase1) and per update (phase2)
     checkpoints/phase1_best.pth  the planner; checkpoint_best.pth has the same content
     checkpoints/phase1_last.pth  training state of phase 1, until it ends
-    phase2/                      the router; episodes.db and outcomes.json of real workers
+    phase2/                      the router
     store.db                     the run with its metrics, and the plans of the test set as rollouts
-    result.json, report.html     the results
+    result.json                  the results
 
 A checkpoint is written after each epoch, so a killed run resumes with bit-identical results.
 `setup.py` reads the data, `evaluation/metrics.py` evaluates, `runs/lifecycle.py` runs it.
@@ -18,21 +18,16 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tutelage.config.fields import RunSettings
-from tutelage.orchestration.data.episodes import MODELS, OUTCOMES, collect_episodes
-from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes, read_tables
-from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.data.outcomes import OutcomeTable, read_tables
 from tutelage.orchestration.evaluation.metrics import (
     SCORES,
     PlanScores,
     evaluate,
 )
-from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.execution.stored import stored_call, stored_rollout
-from tutelage.orchestration.pages import write_report
 from tutelage.orchestration.plan.dag import Plan, to_text
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import PlannerTrainer
@@ -43,7 +38,7 @@ from tutelage.orchestration.planner.settings import (
 )
 from tutelage.orchestration.routing.phase2 import LAST as LAST2
 from tutelage.orchestration.routing.phase2 import read_checkpoint, train_phase2
-from tutelage.orchestration.setup import PlannerDatasets, read_episodes, read_sets
+from tutelage.orchestration.setup import PlannerDatasets, read_sets
 from tutelage.policy.machine import single_thread
 from tutelage.runs.figures import Figures, Labels, RunFiles
 from tutelage.runs.folder import RunFolder, keep_lines, write_json
@@ -55,8 +50,6 @@ from tutelage.seeds import SeedTree
 from tutelage.types import JSON, Message, Reward, Rollout, Task
 
 PHASE1, PHASE2 = "phase1", "phase2"
-EPISODES = "episodes.json"
-"""File with the number and the cost of the episodes with real workers."""
 LAST = "phase1_last.pth"
 PLANNED = "phase1/planner"
 """Label of the rollouts with plans of test workflows."""
@@ -86,11 +79,6 @@ class PlannerTraining(RunKind):
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """Read the request from the folder."""
         return cls(stored_settings(folder, PlannerConfig))
-
-    @classmethod
-    def report(cls, folder: RunFolder) -> None:
-        """Write the report of both phases."""
-        write_report(folder)
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
@@ -230,9 +218,6 @@ class PlannerTraining(RunKind):
         own = folder.checkpoints / saving.PHASE1
         before = _lines_of_phase1(folder)
         phase = self.settings.phase2_rl
-        collected, table = self._episodes(run), self.tables[0]
-        if collected is not None:
-            table = read_outcomes(*collected, SeedTree(request.seed).child(PHASE2))
         progress.phase("Phase 2: learning to route", steps=phase.updates or None)
 
         def log(given: Mapping[str, Any]) -> None:
@@ -243,7 +228,7 @@ class PlannerTraining(RunKind):
         phase2_result = train_phase2(
             place,
             settings=phase,
-            table=table,
+            table=self.tables[0],
             test_outcomes=self.tables[1],
             seed=request.seed,
             checkpoint=request.checkpoint or (str(own) if own.is_file() else None),
@@ -258,38 +243,8 @@ class PlannerTraining(RunKind):
             "best_update": phase2_result.best_update,
             "val_reward": phase2_result.val_reward,
             "leaks": list(phase2_result.world.leaks),
-            **({} if collected is None else {"episodes": read_json(place / EPISODES)}),
             "evaluation": evaluation.to_json(),
         }
-
-    def _episodes(self, run: Run) -> tuple[Path, Path] | None:
-        """Return the outcome and model files of the episodes with real workers, after collecting
-        them if needed. Return None if the request has no workers."""
-        request, place = self.request, run.folder.path / PHASE2
-        if request.workers is None:
-            return None
-        if not (place / EPISODES).is_file():
-            workflows, catalog = read_episodes(request)
-            asked = WorkConfig(
-                pool=request.pool,
-                workers=Path(request.workers),
-                seed=request.seed,
-                verifiers=None if request.verifiers is None else Path(request.verifiers),
-            )
-            pool = asked.make_pool()
-            run.progress.phase("Phase 2: episodes", steps=len(workflows) * len(pool.workers))
-            found = collect_episodes(
-                place,
-                workflows,
-                pool,
-                budget=request.budget,
-                seed=request.seed,
-                verifiers=asked.read_verifiers(pool),
-                catalog=catalog,
-                done=lambda number, spent: run.progress.step(number, {"cost": spent}),
-            )
-            write_json(place / EPISODES, asdict(found))
-        return place / OUTCOMES, place / MODELS
 
 
 def _stored_plans(
@@ -304,7 +259,7 @@ def _stored_plans(
         place = SeedTree(seed).child("planner", "stored", PLANNED, i)
         fields = {"instruction": wanted.instruction, "expected": to_text(wanted.plan)}
         messages, answer = (Message("user", wanted.instruction),), to_text(plan)
-        call = stored_call(place.child("call", 0).id("call"), 0, "planner", messages, answer)
+        call = stored_call(place.child("call", 0).id("call"), "planner", 0, messages, answer)
         task = Task(wanted.name or f"test-{i}", fields)
         rollouts.append(
             stored_rollout(

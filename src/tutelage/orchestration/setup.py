@@ -1,4 +1,4 @@
-"""Data of a planner run, and a preview of the run without training (`--dry-run`).
+"""Data of a planner run.
 
 Without a training file, the workflows are synthetic, over the built-in tool graph. Without a test
 file, a tenth of the training file is held back for the test. `job.py` executes the run.
@@ -6,15 +6,11 @@ file, a tenth of the training file is held back for the test. `job.py` executes 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tutelage.config.keys import flatten
 from tutelage.errors import DataError, counted
-from tutelage.orchestration.data.outcomes import read_tables
 from tutelage.orchestration.data.synthetic import (
     builtin_graph,
     generate,
@@ -23,12 +19,10 @@ from tutelage.orchestration.data.synthetic import (
     split,
 )
 from tutelage.orchestration.data.workflows import Workflow, catalog_of, read_workflows
-from tutelage.orchestration.plan.catalog import Catalog, read_catalog
+from tutelage.orchestration.plan.catalog import Catalog, check_plan, read_catalog
 from tutelage.orchestration.planner.settings import Phase1Settings, PlannerConfig
-from tutelage.orchestration.routing.phase2 import read_checkpoint
-from tutelage.runs.loggers import check_loggers
 from tutelage.seeds import SeedTree
-from tutelage.tasks.overlap import also_trained, content_of, count_overlap
+from tutelage.tasks.overlap import count_overlap, find_trained, hash_value
 
 EXPERTS, AUGMENTED, TESTED = 300, 1000, 300
 """Default numbers of synthetic workflows: training, augmentation and test."""
@@ -85,7 +79,7 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
     overlap = count_overlap([*workflows, *augmented], (), test, key=instruction_mark)
     if notes := overlap.notes(drawn=request.train is None):
         fields["overlap"] = "; ".join(notes)
-    known = also_trained([*workflows, *augmented], test, instruction_mark)
+    known = find_trained([*workflows, *augmented], test, instruction_mark)
     leaks = tuple(test[place].name or f"row {place}" for place in known)
     fields["sets"] = (
         f"{len(train) + len(augmented)} train, {len(held_out)} validation, {len(test)} test"
@@ -101,19 +95,14 @@ def _files(
     beside = Path(request.train).with_name(f"{Path(request.train).stem}.catalog.json")
     named = request.catalog or (str(beside) if beside.is_file() else None)
     known = None if named is None else read_catalog(named)
-    workflows = read_workflows(request.train, known, strict=False)
-    test = [] if request.test is None else read_workflows(request.test, known, strict=False)
+    workflows = read_workflows(request.train, known)
+    test = [] if request.test is None else read_workflows(request.test, known)
     catalog = known or catalog_of(workflows)
     fields = {"workflows": f"{len(workflows)} from {request.train}, {len(catalog)} tools"}
     if known is None:
         fields["catalog"] = "made of the tools in the training file; --catalog FILE names all"
-    uses = Counter(tool for w in (*workflows, *test) for tool in w.tools if tool not in catalog)
-    if uses:
-        names = ", ".join(f"{name} ({count})" for name, count in uses.most_common())
-        raise DataError(
-            f"the catalog {named or request.train!r} lacks {len(uses)} tools of {uses.total()} "
-            f"subtasks: {names}; add them to the catalog, --catalog FILE"
-        )
+    for workflow in test:
+        check_plan(workflow.plan, catalog)
     if request.test is None and len(workflows) >= FEWEST_TO_SPLIT:
         workflows, test = split(workflows, TEST_SHARE, seeds.child("test"))
         held = {instruction_mark(w) for w in test}
@@ -126,43 +115,6 @@ def _files(
     return catalog, workflows, test, fields
 
 
-def read_episodes(request: PlannerConfig) -> tuple[list[Workflow], Catalog | None]:
-    """Return the workflows for the episodes of phase 2, and their catalog (None for a file)."""
-    if request.tasks is not None:
-        return read_workflows(request.tasks)[: request.num_tasks], None
-    graph, seeds = builtin_graph(), SeedTree(request.seed).child("phase2", "tasks")
-    return generate_plain(graph, request.num_tasks, seeds), graph.catalog
-
-
 def instruction_mark(workflow: Workflow) -> str:
     """Return a key that is the same for workflows whose instructions have the same words."""
-    return content_of(workflow.instruction)
-
-
-# ------------------------------------------------------------------ preview
-
-
-def preview(
-    request: PlannerConfig,
-) -> tuple[Mapping[str, Any], Mapping[str, str], Workflow | None]:
-    """Return the data of a run without training: the configuration keys of its phases with values,
-    a description of the data, and the first test workflow (or the first held-out workflow, or None
-    without phase 1). Raises the same errors as the run before training."""
-    settings = request.checked()
-    check_loggers(settings.logger)
-    keys = dict(flatten({"training": settings.model_dump()}))
-    other = {"1": "training.phase2_rl.", "2": "training.phase1_supervised."}.get(request.phase)
-    keys = {key: value for key, value in keys.items() if not other or not key.startswith(other)}
-    facts: dict[str, str] = {}
-    if request.phase != "1":
-        if request.checkpoint is not None:
-            read_checkpoint(request.checkpoint)
-        facts["outcomes"] = "simulated"
-        if request.outcomes is not None and request.models is not None:
-            seeds = SeedTree(request.seed).child("phase2")
-            table, _ = read_tables(request.outcomes, request.models, request.test_outcomes, seeds)
-            facts["outcomes"] = f"{len(table)} queries, {len(table.workers)} workers"
-    if request.phase == "2":
-        return keys, facts, None
-    sets = read_sets(request, settings.phase1_supervised)
-    return keys, {**sets.facts, **facts}, (sets.test or sets.held_out)[0]
+    return hash_value(workflow.instruction)

@@ -82,7 +82,7 @@ class Codec:
         self._ids_in_template = "tool_call_id" in text
         self._markers = SpecialTokens(tokenizer)
         self._splittable = self.decode([*self.encode("<"), *self.encode("|x|>")]) == "<|x|>"
-        """Whether pieces of a text can be encoded separately."""
+        """True if pieces of a text can be encoded separately."""
         self._grammars = GrammarMaker(self)
         self._prompts: dict[Any, tuple[int, ...]] = {}
         self._frames: dict[Any, tuple[str, ...] | None] = {}
@@ -137,9 +137,9 @@ class Codec:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, open_turn: bool = True
     ) -> str:
         """Render messages as text, with an open assistant turn if `open_turn` is True."""
-        return self._apply(*template_forms(messages, tools), None, open_turn)
+        return self._apply_template(*template_forms(messages, tools), None, open_turn)
 
-    def _apply(
+    def _apply_template(
         self, messages: list[JSON], tools: list[JSON], breaker: str | None, open_turn: bool
     ) -> str:
         """Render messages with the chat template, escaping special tokens with `breaker`.
@@ -195,7 +195,7 @@ class Codec:
         if ids is None:
             forms, records = template_forms(messages, tools)
             breaker = self._markers.breaker([*forms, *records])
-            text = self._apply(forms, records, breaker, open_turn=True)
+            text = self._apply_template(forms, records, breaker, open_turn=True)
             ids = tuple(self._encode_broken(text, breaker, limit))
             if len(self._prompts) >= _CACHE_LIMIT:
                 self._prompts.clear()
@@ -225,7 +225,7 @@ class Codec:
         breaker, frame = self._markers.breaker(template_forms([*results, reply])[0]), None
         plain = all(self._markers.is_plain(t) for r in results for t in (r.name, r.tool_call_id))
         if plain and all(r.content and not r.tool_calls for r in results):
-            frame = self._frame(reply, results)
+            frame = self._render_frame(reply, results)
         if frame is None:
             text = self._delta(reply, results, breaker)
         else:
@@ -233,7 +233,7 @@ class Codec:
             text = _fill_frame(frame, [form["content"] for form in forms])
         return None if text is None else tuple(self._encode_broken(text, breaker, limit))
 
-    def _frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
+    def _render_frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
         """Return the rendered text around the contents of tool results, and cache it.
 
         Returns None if the template changes contents.
@@ -287,8 +287,8 @@ class Codec:
         for i, message in enumerate(messages):
             if message.role != "assistant":
                 continue
-            before = self._apply(forms[:i], records, breaker, open_turn=True)
-            after = self._apply(forms[: i + 1], records, breaker, open_turn=False)
+            before = self._apply_template(forms[:i], records, breaker, open_turn=True)
+            after = self._apply_template(forms[: i + 1], records, breaker, open_turn=False)
             end = self.thoughts.end_of_turn(after)
             if not before.startswith(encoded) or not after.startswith(before) or end < len(before):
                 raise ModelError(
@@ -356,7 +356,7 @@ def _parse_hermes(text: str, new_id: Callable[[int], str]) -> _ParsedTurn:
     while (start := text.find(_OPEN, at)) >= 0:
         content_parts.append(text[at:start])
         begin = start + len(_OPEN)
-        end = _call_end(text, begin)
+        end = _find_call_end(text, begin)
         at = min(end + len(_CLOSE), len(text))
         call = _read_call(text[begin:end], "arguments", new_id(len(calls)))
         if isinstance(call, ToolCall) and at > end:
@@ -372,7 +372,7 @@ def _parse_hermes(text: str, new_id: Callable[[int], str]) -> _ParsedTurn:
     return _ParsedTurn(Message("assistant", content or None, tuple(calls)), tuple(errors))
 
 
-def _call_end(text: str, begin: int) -> int:
+def _find_call_end(text: str, begin: int) -> int:
     """Return the position of the closing tag of a tool call.
 
     It is the tag after the call's JSON value, whose strings may contain tags, or the first tag if

@@ -157,7 +157,7 @@ def read_gguf(
             f"package gguf here ({error}); copy or create the file again"
         ) from error
     try:
-        config = _config(meta)
+        config = _read_config(meta)
         tokenizer = _read_tokenizer(meta, template)
         names = {name: hf for hf, name in _tensor_names(config.num_hidden_layers).items()}
         for tensor in reader.tensors:
@@ -202,7 +202,7 @@ def read_gguf(
     tokenizer.save_pretrained(folder)
 
 
-def _config(meta: Mapping[str, Any]) -> Any:
+def _read_config(meta: Mapping[str, Any]) -> Any:
     """Build a transformers config from GGUF metadata."""
     from transformers import LlamaConfig
 
@@ -219,7 +219,7 @@ def _config(meta: Mapping[str, Any]) -> Any:
     head_dim = own.get("attention.key_length", own["embedding_length"] // heads)
     if own.get("rope.dimension_count", head_dim) != head_dim:
         raise ModelError("partial rotary embeddings are not supported")
-    theta = _decimal(own.get("rope.freq_base", 10000.0))
+    theta = _shortest_decimal(own.get("rope.freq_base", 10000.0))
     ids = {ours: meta.get(f"tokenizer.ggml.{name}_token_id") for ours, name in _ROLES.items()}
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
@@ -230,7 +230,7 @@ def _config(meta: Mapping[str, Any]) -> Any:
         num_key_value_heads=own.get("attention.head_count_kv", heads),
         head_dim=head_dim,
         max_position_embeddings=own["context_length"],
-        rms_norm_eps=_decimal(own["attention.layer_norm_rms_epsilon"]),
+        rms_norm_eps=_shortest_decimal(own["attention.layer_norm_rms_epsilon"]),
         rope_parameters={"rope_type": "default", "rope_theta": theta},
         dtype="float32",
         bos_token_id=ids["bos"],
@@ -239,7 +239,7 @@ def _config(meta: Mapping[str, Any]) -> Any:
     )
 
 
-def _decimal(value: float) -> float:
+def _shortest_decimal(value: float) -> float:
     """Return the shortest decimal with the same float32 value, as 1e-05 for 9.9999997e-06."""
     return float(str(np.float32(value)))
 

@@ -49,7 +49,7 @@ class _CallForm:
     after: str
     between: str
     several: bool
-    """Whether a turn may hold more than one call."""
+    """True if a turn may hold more than one call."""
 
 
 _FORMS = {
@@ -123,40 +123,6 @@ class Grammar:
             )
 
 
-class AtLeast(Grammar):
-    """A grammar that requires at least `tokens` tokens before the end of the turn, which it counts
-    down."""
-
-    def __init__(self, codec: Codec, tokens: int) -> None:
-        self.text, self._left = f"at least {tokens} tokens", tokens
-        vocabulary = len(codec.tokenizer)
-        flags = np.zeros(-(-vocabulary // 32) * 32, np.uint8)
-        flags[:vocabulary] = 1
-        self._all = np.packbits(flags, bitorder="little").view(np.int32)
-        flags[list(codec.eos_ids)] = 0
-        self._without_end = np.packbits(flags, bitorder="little").view(np.int32)
-
-    def after(self, ids: Sequence[int]) -> AtLeast:
-        """Return the grammar of what may follow a reply's first tokens."""
-        rest = copy(self)
-        rest._left -= len(ids)
-        return rest
-
-    def start(self) -> Self:
-        """Return a copy that follows a reply from its beginning."""
-        return copy(self)
-
-    def fill(self, words: Words) -> None:
-        """Write the allowed next tokens as a bit mask, least significant bit first."""
-        mask = self._without_end if self._left > 0 else self._all
-        words[:] = 0
-        words[: len(mask)] = mask[: len(words)]
-
-    def accept(self, token: int) -> None:
-        """Add one token to the reply length."""
-        self._left -= 1
-
-
 class GrammarMaker:
     """Builder of grammars for one codec, with a cache."""
 
@@ -170,8 +136,6 @@ class GrammarMaker:
         Raises `ConstraintError` for an unknown tool, a required call without tools, and schemas
         that cannot be satisfied or are not supported.
         """
-        if constraint.min_tokens:
-            return AtLeast(self._codec, constraint.min_tokens)
         choice, schema = constraint.tool_choice, constraint.json_schema
         choices = constraint.choices
         free = not tools and choice == "none" and schema is None and not choices
@@ -190,7 +154,7 @@ class GrammarMaker:
         if constraint.choices:
             texts = " | ".join(json.dumps(c, ensure_ascii=False) for c in constraint.choices)
             rules = ["start: thought choice", f"choice: {texts}", *self._text_rules()]
-            return Grammar("\n".join(["%llguidance {}", *rules, ""]), self._library, "choices")
+            return Grammar("\n".join(["%llguidance {}", *rules, ""]), self._ll_tokenizer, "choices")
         if choice == "required" and not tools:
             raise ConstraintError("`tool_choice` 'required' needs `tools`", "tool_choice")
         usable = [t for t in tools if choice != "none" and choice in ("auto", "required", t.name)]
@@ -202,7 +166,7 @@ class GrammarMaker:
             )
         calls = self._call_rules(usable, constraint)
         if schema is not None and choice in ("auto", "none"):
-            rules, start = [f"document: {_json(schema)}"], "document"
+            rules, start = [f"document: {_json_rule(schema)}"], "document"
             if calls and choice == "auto":
                 rules += calls
                 start = "document | thought calls"
@@ -210,7 +174,7 @@ class GrammarMaker:
             if self._codec.call_format == "llama":
                 return None  # calls are plain text in this format, and a turn has at most one
             rules = calls if choice == "auto" else []
-            if rules and "<tool_call>" not in self._vocabulary():
+            if rules and "<tool_call>" not in self._added_tokens():
                 raise ConstraintError(
                     "`parallel_tool_calls`: false cannot be enforced for this model, which has no "
                     "special token for tool calls; leave it out or set `tool_choice`",
@@ -222,11 +186,11 @@ class GrammarMaker:
         else:
             return None
         # Compile each schema by itself first, so that an error names the invalid one.
-        schemas = [(f"tools.{t.name}.parameters", _arguments(t)) for t in usable]
+        schemas = [(f"tools.{t.name}.parameters", _argument_schema(t)) for t in usable]
         for field, part in [*schemas, *([] if schema is None else [(SCHEMA_FIELD, schema)])]:
-            Grammar(f"%llguidance {{}}\nstart: {_json(part)}\n", self._library, field)
+            Grammar(f"%llguidance {{}}\nstart: {_json_rule(part)}\n", self._ll_tokenizer, field)
         text = "\n".join(["%llguidance {}", f"start: {start}", *rules, *self._text_rules(), ""])
-        return Grammar(text, self._library, "tool_choice" if schema is None else SCHEMA_FIELD)
+        return Grammar(text, self._ll_tokenizer, "tool_choice" if schema is None else SCHEMA_FIELD)
 
     def _call_rules(self, tools: Sequence[ToolSpec], constraint: Constraint) -> list[str]:
         """Return the grammar rules for tool calls, or an empty list without tools."""
@@ -242,13 +206,13 @@ class GrammarMaker:
             name = json.dumps(tool.name, ensure_ascii=False)[1:-1]
             before = self._literal(form.before + name + form.middle)
             after = self._literal(form.after)
-            rules.append(f"call_{i}: {before} {_json(_arguments(tool))} {after}")
+            rules.append(f"call_{i}: {before} {_json_rule(_argument_schema(tool))} {after}")
         return rules
 
     def _text_rules(self) -> list[str]:
         """Return the grammar rules for text without calls, and for the thought before a call."""
         rules = [_text_without("TEXT", "<tool_call>")]
-        if "</think>" in self._vocabulary():
+        if "</think>" in self._added_tokens():
             rules.append(_text_without("THOUGHT", "</think>"))
             close = f"THOUGHT {self._literal('</think>')} /\\s*/"
         else:  # text up to the first closing tag
@@ -261,14 +225,14 @@ class GrammarMaker:
             return [*rules, f"thought: ({self._literal('<think>')} {close})?"]
         return [*rules, 'thought: ""']
 
-    def _vocabulary(self) -> dict[str, int]:
+    def _added_tokens(self) -> dict[str, int]:
         """Return the tokens added to the tokenizer's base vocabulary, with their ids."""
         return cast("Any", self._codec.tokenizer).get_added_vocab()
 
     def _literal(self, text: str) -> str:
         """Return a grammar rule for a fixed text, with token references for tags in the
         vocabulary."""
-        vocabulary = self._vocabulary()
+        vocabulary = self._added_tokens()
         pieces = re.split("(" + "|".join(re.escape(t) for t in _TAGS) + ")", text)
         return " ".join(
             f"<[{vocabulary[p]}]>" if p in vocabulary else json.dumps(p, ensure_ascii=False)
@@ -297,7 +261,7 @@ class GrammarMaker:
         return _CallForm(*match.groups(), several=usual.several)
 
     @cached_property
-    def _library(self) -> LLTokenizer:
+    def _ll_tokenizer(self) -> LLTokenizer:
         """Convert the tokenizer to llguidance's format and cache it: this takes up to a second.
 
         Where only one text can follow, the library encodes it, and would turn the text of a special
@@ -329,12 +293,12 @@ class GrammarMaker:
             ) from error
 
 
-def _arguments(tool: ToolSpec) -> JSON:
+def _argument_schema(tool: ToolSpec) -> JSON:
     """Return the JSON schema of a tool's arguments, always with type object."""
     return {"type": "object", **tool.parameters}
 
 
-def _json(schema: JSON) -> str:
+def _json_rule(schema: JSON) -> str:
     return "%json " + json.dumps({**schema, "x-guidance": _STYLE}, ensure_ascii=False)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from tutelage.errors import ModelError
-from tutelage.policy.network import FusedNetwork, Scoring, TokenScores, TokenTensors, pick
+from tutelage.policy.network import FusedNetwork, Scoring, TokenScores, TokenTensors, exact_kl, pick
 from tutelage.policy.row import Row
 
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
@@ -117,7 +117,8 @@ class HFNetwork:
         z, targets_K, rows_K, columns_K = self._logits(rows, how.temperature, how.dtype)
         lines_K = torch.arange(len(z), device=self.device)
         logp, entropy = pick(z, lines_K, targets_K, how.entropy_gradient, how.allowed)
-        return TokenScores(logp, entropy, rows_K, columns_K)
+        kl = None if how.reference_KV is None else exact_kl(z, how.reference_KV)
+        return TokenScores(logp, entropy, rows_K, columns_K, kl)
 
     def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
         """Return the final hidden states [K, hidden] that predict the trained tokens."""

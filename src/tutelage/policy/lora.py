@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -156,7 +156,9 @@ class _LoraNetwork(FusedNetwork):
     @torch.no_grad()
     def copy(self) -> _LoraNetwork:
         """Return a network with the same base and copies of the adapters."""
-        base = replace(self._merged, layers=[Block.tensors(b) for b in self._blocks()])
+        base = replace(
+            self._merged, layers=[Block.tensors(b) for b in cast("list[Block]", list(self.layers))]
+        )
         network = _LoraNetwork(base, {name: t.clone() for name, t in self.named()}, self.lora)
         network.checkpoints_blocks = self.checkpoints_blocks
         return network
@@ -171,7 +173,9 @@ class _LoraNetwork(FusedNetwork):
     @torch.no_grad()
     def merge(self) -> None:
         """Merge the adapters into the weights in place, for the engine that samples from these."""
-        for layer, block in zip(self._merged.layers, self._blocks(), strict=True):
+        for layer, block in zip(
+            self._merged.layers, cast("list[Block]", list(self.layers)), strict=True
+        ):
             for merged, current in zip(layer.items(), block.tensors().items(), strict=True):
                 if merged is not None and current is not None and merged is not current:
                     merged.copy_(current)

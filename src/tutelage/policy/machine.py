@@ -70,7 +70,7 @@ def machine_facts() -> Machine:
         int(os.environ.get(name) or 1) for name in ("GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE")
     )
     vllm = find_spec("vllm") is not None
-    return Machine(gpus, _cores(), nodes, min(memory), ranks, vllm=vllm)
+    return Machine(gpus, _count_cores(), nodes, min(memory), ranks, vllm=vllm)
 
 
 def free_memory(device: torch.device) -> int:
@@ -96,7 +96,7 @@ def this_platform() -> Support:
     return platform_support(platform.system(), accelerator)
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -115,7 +115,7 @@ def thread_settings(key: int | None = None, *, large: bool = False) -> tuple[int
     text = os.environ.get(OMP, "").partition(",")[0].strip()
     if text.isdecimal() and int(text) > 0:
         return int(text), 1, OMP
-    return (1, _SHARDS, "the model's size") if large else (_cores(), 1, "the cores here")
+    return (1, _SHARDS, "the model's size") if large else (_count_cores(), 1, "the cores here")
 
 
 def sampling_device(wanted: str = "auto") -> torch.device:
@@ -159,7 +159,7 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
         why += f"; it differs by rounding: rollout.correction={config.rollout.correction}"
     threads, shards, source = thread_settings(config.trainer.threads, large=large and not cuda)
     # Each uses one core and holds one micro-batch; the results do not depend on their number.
-    for_gradients = 1 if cuda else min(shards, _cores()) if large else threads
+    for_gradients = 1 if cuda else min(shards, _count_cores()) if large else threads
     remark = f" ({remark})" if (remark := this_platform().remark) else ""
     reason = (
         f"{device if device.index else device.type}{remark}, "
@@ -210,13 +210,13 @@ def parallel_map(work: Callable[[Item], Out], items: Sequence[Item], threads: in
     if threads == 1:
         return [work(item) for item in items]
     with single_thread():
-        futures = [_pool(min(threads, _cores())).submit(work, item) for item in items]
+        futures = [_thread_pool(min(threads, _count_cores())).submit(work, item) for item in items]
         wait(futures)
     return [future.result() for future in futures]
 
 
 @functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
+def _thread_pool(threads: int) -> ThreadPoolExecutor:
     """Return the process's thread pool, which is reused because each thread has a memory arena."""
     return ThreadPoolExecutor(threads, "tutelage-shard", lambda: torch.set_num_threads(1))
 
@@ -285,7 +285,7 @@ def describe_machine() -> list[tuple[str, str, str | None]]:
     return [
         ("torch", torch.__version__, None),
         ("device", f"{device}; {support.remark}" if support.remark else device, None),
-        ("cores", str(_cores()), None),
+        ("cores", str(_count_cores()), None),
         ("processor", f"{cpu_vendor()}, {torch.backends.cpu.get_cpu_capability()}", None),
         ("bfloat16", "native" if has_bfloat16() or cuda else "not native: float32 is used", None),
     ]

@@ -121,11 +121,16 @@ class Policy:
         temperature: float = 1.0,
         dtype: torch.dtype = torch.float32,
         entropy_gradient: bool = False,
+        reference_KV: Tensor | None = None,
     ) -> TokenScores:
-        """Compute the log-probabilities of the trained tokens of `rows`, with gradients. That of a
-        token under a grammar is among the allowed tokens."""
+        """Compute the log-probabilities of the trained tokens of `rows`, with gradients.
+
+        With `reference_KV`, a reference's `network.distribution` of the same rows, compute the
+        exact KL from it too. The log-probability of a token under a grammar is that among the
+        allowed tokens; the exact KL is always over the whole vocabulary.
+        """
         allowed = AllowedTokens.replay(self.codec, rows, self.device)
-        how = Scoring(temperature, dtype, entropy_gradient, allowed)
+        how = Scoring(temperature, dtype, entropy_gradient, reference_KV, allowed)
         return self.network.score(rows, how)
 
     def micro_batches(self, rows: Sequence[Row], max_tokens: int) -> list[list[int]]:

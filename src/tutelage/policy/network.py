@@ -48,9 +48,11 @@ class TokenScores:
     entropy_K: Tensor
     rows_K: Tensor
     columns_K: Tensor
+    full_kl_K: Tensor | None = None
+    """Exact KL from the reference at each trained token, if its log-probabilities were given."""
 
     def detached(self) -> TokenScores:
-        """Return the scores without gradients."""
+        """Return the scores without gradients and exact KL."""
         return TokenScores(
             self.logp_K.detach(), self.entropy_K.detach(), self.rows_K, self.columns_K
         )
@@ -58,12 +60,13 @@ class TokenScores:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Options of scoring: temperature, activation dtype, whether the entropy has a gradient, and
-    the tokens allowed by grammars."""
+    """Options of scoring: temperature, activation dtype, whether the entropy has a gradient,
+    reference log-probabilities for the exact KL, and the tokens allowed by grammars."""
 
     temperature: float = 1.0
     dtype: torch.dtype = torch.float32
     entropy_gradient: bool = False
+    reference_KV: Tensor | None = None
     allowed: AllowedTokens | None = None
 
 
@@ -106,9 +109,9 @@ class FusedNetwork(nn.Module):
     """None if the embedding is also the output head."""
     inv_freq: Tensor
     checkpoints_blocks = False
-    """Whether the backward pass recomputes the activations of each block (`recompute`)."""
+    """True if the backward pass recomputes the activations of each block (`recompute`)."""
     large: bool
-    """Whether the model is large: then micro-batches are planned by computed tokens, and blocks
+    """True if the model is large: then micro-batches are planned by computed tokens, and blocks
     keep fewer activations."""
 
     def __init__(self, weights: DecoderWeights, block: Callable[[Layer], Block] = Block) -> None:
@@ -130,7 +133,7 @@ class FusedNetwork(nn.Module):
     @property
     def weights(self) -> DecoderWeights:
         """Return the tensors in the kernels' form, from which the engine samples."""
-        layers = [block.tensors() for block in self._blocks()]
+        layers = [block.tensors() for block in cast("list[Block]", list(self.layers))]
         return DecoderWeights(
             self.shape, self.embed, layers, self.norm, self._output, self.inv_freq, self.rope_scale
         )
@@ -189,9 +192,6 @@ class FusedNetwork(nn.Module):
         named = self.hf_tensors()
         return {name: t.to("cpu", torch.float32).clone().contiguous() for name, t in named}
 
-    def _blocks(self) -> list[Block]:
-        return cast("list[Block]", list(self.layers))
-
     @property
     def _output(self) -> Tensor:
         return self.embed if self.head is None else self.head
@@ -199,14 +199,16 @@ class FusedNetwork(nn.Module):
     def score(self, rows: Sequence[Row], how: Scoring) -> TokenScores:
         """Compute the scores of the trained tokens of `rows`, with logits in chunks."""
         batch = MicroBatch.of(rows, self.device, how.dtype)
-        hidden, head = self(batch, how.dtype, scored=True), self._output
-        if len(hidden) * len(head) > _LOGITS_LIMIT:
-            scores: Any = _Chunked.apply(hidden, head, batch, how)
+        hidden, head, kl = self(batch, how.dtype, scored=True), self._output, None
+        if how.reference_KV is None and len(hidden) * len(head) > _LOGITS_LIMIT:
+            scores: Any = _ChunkedScores.apply(hidden, head, batch, how)
             logp, entropy = scores
         else:
             z, lines_K = _logits(hidden, head, how.temperature), batch.lines_K
             logp, entropy = pick(z, lines_K, batch.targets_K, how.entropy_gradient, how.allowed)
-        return TokenScores(logp, entropy, batch.rows_K, batch.columns_K)
+            if how.reference_KV is not None:
+                kl = exact_kl(z[lines_K], how.reference_KV)
+        return TokenScores(logp, entropy, batch.rows_K, batch.columns_K, kl)
 
     def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
         """Return the final hidden states [K, hidden] that predict the trained tokens."""
@@ -233,7 +235,13 @@ def _logits(hidden_SH: Tensor, head_VH: Tensor, temperature: float) -> Tensor:
     return z_SV if temperature == 1.0 else z_SV / temperature
 
 
-class _Chunked(torch.autograd.Function):
+def exact_kl(z_KV: Tensor, reference_KV: Tensor) -> Tensor:
+    """Compute `KL(policy || reference)` [K] from policy logits and reference log-probabilities."""
+    logp_KV = torch.log_softmax(z_KV, -1)
+    return (logp_KV.exp() * (logp_KV - reference_KV)).sum(-1)
+
+
+class _ChunkedScores(torch.autograd.Function):
     """Token scores computed in chunks of logits, which the backward pass recomputes to save
     memory."""
 

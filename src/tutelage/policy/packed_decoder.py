@@ -157,7 +157,7 @@ class PackedDecoder:
         If `compute` is True, a call computes one chunk of a long prefix; returns None while the
         prefix is incomplete.
         """
-        prefix = self._prefix(ids, compute) if len(ids) >= _MIN_PREFIX else None
+        prefix = self._find_prefix(ids, compute) if len(ids) >= _MIN_PREFIX else None
         size = 0 if prefix is None else prefix.size
         self._row_prefixes[row], self._base[row], self._filled[row] = prefix, size, 0
         return size if prefix is None or size == len(ids) else None
@@ -301,7 +301,7 @@ class PackedDecoder:
 
         return self._forward(ids_N, positions_N, attend, last)
 
-    def _prefix(self, ids: tuple[int, ...], compute: bool) -> _Prefix:
+    def _find_prefix(self, ids: tuple[int, ...], compute: bool) -> _Prefix:
         """Return a prefix from the cache, after computing it or its next chunk if necessary."""
         prefix = self._prefix_cache.pop(ids, None) or _Prefix([], [], 0)
         at_once, start = len(ids) <= WHOLE_PROMPT, prefix.size
@@ -335,7 +335,7 @@ class PackedDecoder:
         cos, sin = self._cos[positions_N], self._sin[positions_N]
         x = F.embedding(ids_N, w.embed)
         for i, b in enumerate(self._blocks):
-            qkv = joined_linear(_norm(x, b.norm1, s.eps), b.qkv, b.qkv_bias)
+            qkv = joined_linear(_apply_norm(x, b.norm1, s.eps), b.qkv, b.qkv_bias)
             qkv = qkv.view(len(x), turn + s.kv_heads, s.head_dim)
             qk = qkv[:, :turn]
             if b.head_norms is not None:
@@ -347,12 +347,12 @@ class PackedDecoder:
                     return x
                 x, attended = x[last], attended[last]
             x = joined_linear(attended, b.out, joined=x, how="add")
-            normed = _norm(x, b.norm2, s.eps)
+            normed = _apply_norm(x, b.norm2, s.eps)
             gate = joined_linear(normed, b.gate, how="swish")
             x = joined_linear(
                 joined_linear(normed, b.up, joined=gate, how="mul"), b.down, joined=x, how="add"
             )
-        return joined_linear(_norm(x, w.norm, s.eps), self._head)
+        return joined_linear(_apply_norm(x, w.norm, s.eps), self._head)
 
 
 def _attend_row(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
@@ -367,7 +367,7 @@ def _attend_row(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) ->
     return out[0].transpose(0, 1).flatten(1)
 
 
-def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def _apply_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Apply RMS norm."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()

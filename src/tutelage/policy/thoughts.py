@@ -48,13 +48,13 @@ class Thoughts:
         self._render_template, self._ends = render, ends
         match = _CLOSING.search(template)
         self.known = match is not None
-        """Whether the template has a marker that closes a thought."""
+        """True if the template has a marker that closes a thought."""
         self.closing = "</think>" if match is None else match[0]
         self.opening = self.closing.replace("/", "", 1)
         self.max_tokens: int | None = None
         """Maximum number of sampled tokens of a thought."""
         self.keeps = False
-        """Whether the run keeps thoughts that the template drops."""
+        """True if the run keeps thoughts that the template drops."""
 
     def choose(self, history: Literal["keep", "drop"] | None, max_tokens: int | None) -> None:
         """Keep or drop earlier thoughts in prompts, or with None let the template decide.
@@ -137,14 +137,6 @@ class Thoughts:
         except ModelError:
             pass  # the template refuses these messages, so no rollout has them
         return None
-
-    def ignores_variables(self, messages: list[JSON], tools: list[JSON], variables: JSON) -> bool:
-        """Return True if the template's output does not depend on `variables`."""
-        try:
-            text = self._render_template(messages, tools, True, {})
-            return self._render_template(messages, tools, True, variables) == text
-        except ModelError:  # such as for a variable that is always set
-            return False
 
     def unclosed(self, prompt: str, sampled: str) -> bool:
         """Return True if a sampled turn is still inside a thought."""

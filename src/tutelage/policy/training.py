@@ -31,7 +31,7 @@ from tutelage.policy.weights import DecoderShape, Layer
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Segment:
     """An attention segment's sizes R, T and L, its slices of the gathered vectors, and its additive
     mask (0 or -inf)."""
 
@@ -58,14 +58,14 @@ class IndexTables:
     shape: DecoderShape
     cos: Tensor
     sin: Tensor
-    parts: tuple[_Part, ...]
+    parts: tuple[_Segment, ...]
     gather_M: Tensor
     gather_Q: Tensor
     place_NH: Tensor
     uses_E: Tensor
     first_KN: Tensor
     lean: bool
-    """Whether blocks save fewer activations: the backward pass recomputes those that take much
+    """True if blocks save fewer activations: the backward pass recomputes those that take much
     memory and little time."""
 
     @staticmethod
@@ -77,7 +77,7 @@ class IndexTables:
         `tables` are the rotary tables of its positions, in the dtype of its activations.
         """
         total, device = len(batch.ids_N), batch.ids_N.device
-        parts: list[_Part] = []
+        parts: list[_Segment] = []
         places: list[Tensor] = []
         queries, keys = 0, 0
         for segment in batch.segments:
@@ -89,7 +89,7 @@ class IndexTables:
                 > (segment.before_R[:, None] + torch.arange(t, device=device))[:, None, :, None]
             )
             mask = torch.zeros(hide.shape, dtype=tables[0].dtype, device=device)
-            parts.append(_Part(rows, t, length, *where, mask.masked_fill_(hide, -torch.inf)))
+            parts.append(_Segment(rows, t, length, *where, mask.masked_fill_(hide, -torch.inf)))
             place = torch.arange(keys, keys + k, device=device).view(rows, s.kv_heads, length)
             places.append(place.transpose(0, 1).flatten(1))
             queries, keys = queries + q, keys + k
@@ -262,7 +262,9 @@ def _normalise_backward(
 # ---------------------------------------------------------------- attention
 
 
-def _views(gathered: Tensor, plan: IndexTables) -> Iterator[tuple[_Part, Tensor, Tensor, Tensor]]:
+def _views(
+    gathered: Tensor, plan: IndexTables
+) -> Iterator[tuple[_Segment, Tensor, Tensor, Tensor]]:
     """Yield each segment's queries [R*kv, group*T, D], and keys and values [R*kv, L, D]."""
     keys = (len(gathered) - len(plan.gather_Q)) // 2
     q, k, v = gathered.split([len(plan.gather_Q), keys, keys])

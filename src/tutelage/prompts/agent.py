@@ -1,8 +1,8 @@
 """The built-in tool-calling agent with texts that are resources.
 
 Its system prompt and the descriptions of its tools are read from the rollout's resources each time
-it plays, so a search can put others in their place. `components_of` says what of an agent's
-resources a search may rewrite, `with_components` puts new texts there. The agent's own loop is
+it plays, so a search can replace them. `read_components` returns the texts of resources that a
+search may rewrite, `with_components` puts new texts in place. The loop of the agent is
 `agents/tool_calling.py`; `play.py` plays it.
 """
 
@@ -35,11 +35,11 @@ class ToolAgent(Agent):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Return the agent's name."""
         return "tool_agent"
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> None:
-        """Play the task; the grader of the run grades the answer."""
+        """Play the task; the run's reward grades the answer."""
         tools = [value for value in resources.values() if isinstance(value, Tool)]
         agent = ToolCallingAgent(
             {tool.name: tool for tool in tools},
@@ -50,8 +50,9 @@ class ToolAgent(Agent):
         await agent.play(task, session, resources)
 
 
-def components_of(resources: NamedResources, named: Sequence[str]) -> dict[str, str]:
-    """What a search rewrites: the resources that are named, else every prompt template.
+def read_components(resources: NamedResources, named: Sequence[str]) -> dict[str, str]:
+    """Return the texts that a search rewrites: those of the named resources, else of every prompt
+    template.
 
     Prompt templates, texts and tools (their descriptions) can be named. Raises `ConfigError`.
     """
@@ -79,7 +80,7 @@ def components_of(resources: NamedResources, named: Sequence[str]) -> dict[str, 
 
 
 def with_components(resources: NamedResources, components: Mapping[str, str]) -> NamedResources:
-    """The resources with these texts in place; all others pass through untouched."""
+    """Return the resources with these texts in place; all others are unchanged."""
     new: dict[str, object] = dict(components)
     for name, text in components.items():
         value = resources[name]

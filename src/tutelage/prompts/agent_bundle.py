@@ -1,9 +1,8 @@
-"""An agent with everything it plays with: which model answers it, and how much it may do.
+"""An agent with its models and the limits of a rollout.
 
-The LLMs of an agent are served by the task endpoint or by servers of their own, else sampled from a
-policy in this process: one that was passed, the one at `model`, or the embedded
-prompt-following one of this package. `setup.py` makes a search of it,
-`play.py` plays it.
+The LLMs of an agent are served by the task endpoint or by their own servers, else sampled from a
+policy in this process: one passed by the caller, the one at `model`, or the embedded
+prompt-following one of this package. `setup.py` makes a search of it, `play.py` plays it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tutelage.agents.function import wants_model
+from tutelage.agents.function import needs_model
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.meter import CallLimits
 from tutelage.engine.prices import Price, find_price
@@ -19,7 +18,7 @@ from tutelage.errors import ConfigError
 from tutelage.policy.sources import check_unnamed, model_folder
 from tutelage.prompts.agent import ToolAgent
 from tutelage.prompts.config import PromptConfig
-from tutelage.prompts.embedded import embedded
+from tutelage.prompts.embedded import load_embedded_defaults
 from tutelage.prompts.play import AgentBundle, AgentSpec
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rollouts.runner import RunnerSettings
@@ -27,7 +26,7 @@ from tutelage.statistics.outcome import Success
 from tutelage.types import Sampling
 
 
-def resources_of(
+def agent_resources(
     agent_spec: AgentSpec, config: PromptConfig, task: Endpoint | None
 ) -> NamedResources:
     """Return the agent's resources, with an LLM if it needs one and has none.
@@ -36,20 +35,20 @@ def resources_of(
     """
     agent = agent_spec.agent
     values = {**agent.own_resources(), **agent_spec.resources}
-    if not any(isinstance(v, LLM) for v in values.values()) and wants_model(agent, values):
+    if not any(isinstance(v, LLM) for v in values.values()) and needs_model(agent, values):
         named = POLICY if task is None or _brings_model(agent_spec, config) else task.model
         values = {POLICY: LLM(named, temperature=config.temperature), **values}
     return NamedResources(values)
 
 
-def agent_bundle(
+def build_agent_bundle(
     agent_spec: AgentSpec,
     resources: NamedResources,
     config: PromptConfig,
     task: Endpoint | None,
     prices: Mapping[str, Price],
 ) -> AgentBundle:
-    """The agent with its models, of which one may be in this process."""
+    """Return the agent with its models, one of which may be in this process."""
     own, urls = _brings_model(agent_spec, config), agent_spec.urls
     llms = {n: v for n, v in resources.items() if isinstance(v, LLM) and not v.tokenizer_only}
     endpoints: dict[str, Endpoint] = {}
@@ -74,7 +73,7 @@ def agent_bundle(
                     f"{agent_spec.environment.name!r}; pass --model NAME, or a server (OPENAI_API_"
                     "KEY, OPENAI_BASE_URL and OPENAI_MODEL in .env)"
                 )
-        policy = embedded().policy() if folder is None else load_policy(folder)
+        policy = load_embedded_defaults().policy() if folder is None else load_policy(folder)
     remote = {name: e.base_url for name, e in endpoints.items()}
     caps = call_limits(config, isinstance(agent_spec.agent, ToolAgent))
     sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
@@ -98,9 +97,9 @@ def agent_bundle(
     )
 
 
-def call_limits(config: PromptConfig, embedded: bool) -> CallLimits:
-    """The most that a rollout may do; custom agents have higher limits."""
-    short = embedded and config.environment is None
+def call_limits(config: PromptConfig, builtin: bool) -> CallLimits:
+    """Return the limits of a rollout; custom agents have higher ones."""
+    short = builtin and config.environment is None
     usual = CallLimits(4, 4_000, 256) if short else CallLimits(16, 16_000, 2_000)
     return CallLimits(
         config.max_turns or usual.calls,
@@ -110,5 +109,5 @@ def call_limits(config: PromptConfig, embedded: bool) -> CallLimits:
 
 
 def _brings_model(agent_spec: AgentSpec, config: PromptConfig) -> bool:
-    """Whether a model was passed or named, which then plays instead of an endpoint's."""
+    """Return True if a model was passed or named, which then replaces an endpoint's."""
     return agent_spec.policy is not None or config.model is not None

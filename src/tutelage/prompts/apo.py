@@ -1,10 +1,10 @@
 """APO: a beam of prompts, improved by textual gradients (Pryzant et al. 2023, arXiv 2305.03495).
 
-A round plays each prompt of the beam on the same few training tasks, has its failures criticised,
-and turns each critique into edits in two styles. Trials estimate the effect of their sentences and
-compose the best (`sentence_model.py`). Then old and new are narrowed together by successive halving
-over validation prefixes, every score cached and paired. The narrow default (2 x 3) spends its
-budget on depth.
+A round plays each prompt of the beam on the same few training tasks, asks for a critique of its
+failures, and turns each critique into edits in two styles. Trials estimate the effect of their
+sentences and compose the best (`sentence_model.py`). Then old and new prompts are narrowed together
+by successive halving over validation prefixes, with cached and paired scores. The narrow default (2
+x 3) spends its budget on depth.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tutelage.runs.rounds import Spend
 from tutelage.types import Mode
 
 Played = Sequence[tuple[Candidate, CandidateScore]]
-"""Prompts of the beam with what they earned."""
+"""Prompts of the beam with their scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +34,29 @@ class APO:
 
     beam: int = 2
     branches: int = 3
-    """Edits of each parent a round."""
+    """Edits per parent and round."""
     shown: int = 4
-    """Training rollouts that a critique sees, failures first."""
+    """Training rollouts in a critique, failures first."""
     minibatch: int = 6
-    """Training tasks a round, from which those are taken."""
+    """Training tasks per round, from which those are taken."""
     rounds: int | None = None
     trials: int = 30
-    """Rollouts a round that estimate the effect of the edits' sentences (`sentence_model.py`); with
-    0 the edits are halved as they are."""
+    """Rollouts per round that estimate the effect of the edits' sentences (`sentence_model.py`);
+    with 0 the edits go directly to successive halving."""
 
     name: ClassVar[str] = "apo"
     address: ClassVar[str] = "apo"
     needs_optimiser: ClassVar[bool] = True
 
     def proposals(self, rollouts: int, val: int) -> int:
-        """See `Algorithm`."""
+        """Return the number of proposals that fit; see `Algorithm`."""
         room = max(0, rollouts - val)
         if self.trials:
             return room // (val + self.minibatch + self.trials) * self.branches
         return room // (val + self.minibatch)
 
     async def search(self, state: SearchState) -> None:
-        """See `Algorithm`."""
+        """Run the search; see `Algorithm`."""
         beam, train = [state.seed], list(state.train)
         for number in rounds(self.rounds):
             rng = state.seeds.child("apo", number).python()
@@ -79,8 +79,8 @@ class APO:
             state.end_round()
 
     async def _propose(self, state: SearchState, played: Played, number: int) -> list[Candidate]:
-        """Have the failures of each prompt criticised, then each critique answered by edits.
-        Components take turns."""
+        """Return edits of the prompts of the beam, from critiques of their failures. Components
+        take turns."""
         name = state.names[number % len(state.names)]
         faulty = [(c, s) for c, s in played if s.mendable]
         calls = len(faulty) * (1 + self.branches)
@@ -96,7 +96,7 @@ class APO:
         ]
         edits: list[EditRequest] = []
         styles = list(requests.STYLES)
-        critiques = await state.optimiser.read(asked, _critique)
+        critiques = await state.optimiser.read(asked, _parse_critique)
         for (parent, _), critique in zip(faulty, critiques, strict=True):
             if critique.problem:
                 state.note_failed(parent, "critique", critique.reason, "", critique.cost)
@@ -110,7 +110,8 @@ class APO:
         return await state.propose_edits(edits)
 
 
-def _critique(reply: str) -> str:
+def _parse_critique(reply: str) -> str:
+    """Return the critique of a reply. Raises `RejectedEdit` if it is empty."""
     if not reply.strip():
         raise RejectedEdit("malformed", "the critique is empty")
     return reply.strip()

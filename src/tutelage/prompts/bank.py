@@ -1,8 +1,8 @@
-"""Phrases that `screen.py` tries: generic ones, and those an agent gives away.
+"""Phrases for `screen.py`: general ones, and those derived from an agent's tools and grader.
 
-What an agent's tools are called and what they say of themselves, and what its grader says that it
-reads, are known before any rollout; the user may add hints. Pure functions: nothing here knows a
-task, so a bank cannot hold an answer.
+The names and descriptions of tools, and the answer form in a grader's docstring, are known before
+any rollout; the user may add hints. Pure functions without access to tasks, so a bank cannot
+contain an answer.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _QUOTED = re.compile(r"`([^`\n]+)`")
 _SLOT = re.compile(r"\bX\b")
 
 
-def bank_of(
+def build_bank(
     tools: Mapping[str, Tool], grader: RewardFunction | None = None, hints: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The generic phrases, two for each tool, one for the form that the grader reads, and the
+    """Return the general phrases, two for each tool, one for the grader's answer form, and the
     hints."""
     made = [*GENERIC]
     for tool in tools.values():

@@ -1,10 +1,9 @@
-"""Hard ceilings on what a search may spend: reserved before launch, settled after.
+"""Hard limits on the cost of a search: reserved before launch, settled after.
 
-A batch reserves its worst case as a whole or not at all, so concurrency cannot overshoot and the
-same search stops at the same place with one runner or eight. Ceilings on calls, tokens and dollars
-are as hard as the worst case declared for one rollout and one optimiser call; without one they are
-refused. A full cache spends nothing, so idle rounds are capped too. Callers are `evaluator.py` and
-`optimiser.py`.
+A batch reserves its worst case completely or not at all, so concurrency cannot exceed a limit and
+the same search stops at the same place with one runner or eight. Limits on calls, tokens and
+dollars need a declared worst case of one rollout and one optimiser call. A full cache costs
+nothing, so idle rounds are limited too. Callers are `evaluator.py` and `optimiser.py`.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from tutelage.runs.rounds import Spend
 IDLE_ROUNDS = 3
 """Consecutive rounds without a new rollout after which a search ends."""
 _SLACK = 1e-9
-"""Relative room for the rounding of sums of dollars."""
+"""Relative tolerance for the rounding of sums of dollars."""
 
 
 class BudgetExceeded(TutelageError):
-    """The next step does not fit; a search ends here and keeps its best."""
+    """The next step exceeds a limit; a search ends here and keeps its best prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Ceilings; None is none."""
+    """Limits of a search; None is unlimited."""
 
     rollouts: int | None = None
     optimiser_calls: int | None = None
@@ -37,22 +36,22 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class WorstCase:
-    """The most that one rollout and one optimiser call can cost; None: nobody knows."""
+    """Maximum usage of one rollout and of one optimiser call; None if unknown."""
 
     rollout: Usage | None = None
     optimiser_call: Usage | None = None
 
     def of_rollout(self) -> Spend:
-        """Reserved for one rollout."""
+        """Return the reservation for one rollout."""
         return SearchBudget.rollout(self.rollout or Usage(0))
 
     def of_call(self) -> Spend:
-        """Reserved for one optimiser call."""
+        """Return the reservation for one optimiser call."""
         return SearchBudget.call(self.optimiser_call or Usage())
 
 
 class SearchBudget:
-    """What is spent and reserved; `spent + reserved` never passes a limit."""
+    """Spent and reserved amounts; `spent + reserved` never exceeds a limit."""
 
     def __init__(self, limits: Limits, worst: WorstCase | None = None) -> None:
         self.limits = limits
@@ -64,17 +63,16 @@ class SearchBudget:
 
     @staticmethod
     def rollout(usage: Usage) -> Spend:
-        """One rollout that used this much."""
+        """Return the cost of one rollout with this usage."""
         return Spend(rollouts=1, task_calls=usage.calls, tokens=usage.tokens, dollars=usage.dollars)
 
     @staticmethod
     def call(usage: Usage) -> Spend:
-        """One optimiser call that used this much. Retries are the endpoint's, one call counts
-        one."""
+        """Return the cost of one optimiser call with this usage; retries do not count."""
         return Spend(optimiser_calls=1, tokens=usage.tokens, dollars=usage.dollars)
 
     def exceeded(self, worst: Spend) -> str:
-        """Return the name of a limit that this further amount would pass; empty if none."""
+        """Return the name of a limit that this further amount would exceed; empty if none."""
         wanted = self.spent + self._reserved + worst
         for name, amount in wanted.to_dict().items():
             limit, asked = getattr(self.limits, name, None), getattr(worst, name)
@@ -83,7 +81,7 @@ class SearchBudget:
         return ""
 
     def reserve(self, worst: Spend) -> None:
-        """Set an amount aside, all of it or nothing. Raises `BudgetExceeded`."""
+        """Reserve an amount completely. Raises `BudgetExceeded`."""
         if name := self.exceeded(worst):
             raise BudgetExceeded(f"the budget of {name} is spent; raise it to continue the search")
         self._reserved = self._reserved + worst
@@ -94,9 +92,9 @@ class SearchBudget:
         self.spent = self.spent + actual
 
     def end_round(self) -> None:
-        """Called after each round. Raises `BudgetExceeded` when too many in a row played
-        nothing."""
+        """Count a round. Raises `BudgetExceeded` after too many consecutive rounds without a
+        rollout."""
         self._idle = self._idle + 1 if self.spent.rollouts == self._at_round else 0
         self._at_round = self.spent.rollouts
         if self._idle >= IDLE_ROUNDS:
-            raise BudgetExceeded("there was nothing new to play in the last rounds")
+            raise BudgetExceeded("the last rounds had nothing new to play")

@@ -1,21 +1,23 @@
 """Trials of sets of sentences, and one prompt composed of the best.
 
-`sentence_model.py` knows what each sentence is worth; `apo.py` and `reflect.py` compose.
+`sentence_model.py` estimates the effect of each sentence; `apo.py` and `reflect.py` compose.
 """
 
 from __future__ import annotations
 
 from tutelage.prompts.lineage import Candidate
 from tutelage.prompts.search import SearchState
-from tutelage.prompts.sentence_model import BATCH, WORTH, rounded
+from tutelage.prompts.sentence_model import BATCH, WORTH, round_off
 
 
 async def compose(
     state: SearchState, parent: Candidate, component: str, trials: int, number: int
 ) -> list[Candidate]:
-    """Try sets of sentences, then put the best together; none if that text was validated before.
+    """Play sets of sentences, then return the best ones as one candidate; none if it was validated
+    before.
 
-    `number` addresses the draws. Trials end early where a full validation would not fit any more.
+    `number` addresses the draws. Trials end early if a full validation would no longer fit the
+    budget.
     """
     pool = state.pool
     rng = state.seeds.child("pool", number).numpy()
@@ -26,7 +28,7 @@ async def compose(
         names, mean, covariance = pool.fit(component)
         if not names:
             return []
-        draws = rounded(rng.multivariate_normal(mean, covariance, size=size, method="cholesky"))
+        draws = round_off(rng.multivariate_normal(mean, covariance, size=size, method="cholesky"))
         tasks = [state.train[int(i)] for i in rng.integers(0, len(state.train), size=size)]
         texts = [pool.text(component, names, draw) for draw in draws]
         await state.try_texts(parent, component, texts, tasks, "trials")

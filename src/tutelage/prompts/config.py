@@ -1,9 +1,9 @@
-"""Every key of a prompt search: its name, type, default and help, each defined once.
+"""The keys of a prompt search, with type, default and help.
 
-A prompt search shares few keys with the training of weights, so it has a section of its own.
-`resolve_prompt` reads flags and `KEY=VALUE` and refuses what it does not know with the nearest key.
-Endpoints are no keys: they come from the environment (`engine/endpoint.py`), and their
-secrets are never written down.
+A prompt search shares few keys with the training of weights, so it has a separate section.
+`resolve_prompt` reads flags and `KEY=VALUE` and refuses unknown keys with the nearest one.
+Endpoints are not keys: they come from the environment (`engine/endpoint.py`), and their secrets are
+never written.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tutelage.config.fields import (
     plain,
 )
 from tutelage.config.issues import ConfigIssue, raise_issues
-from tutelage.config.keys import misfit_of, value_text
+from tutelage.config.keys import field_issue, value_text
 from tutelage.config.overrides import parse_overrides, read_keys
 from tutelage.config.reference import ReferenceRow
 
 PROMPT_ALGORITHMS = ("apo", "gepa", "reflect", "screen", "auto")
-"""What `--algorithm` may say for a prompt search."""
+"""The values of `--algorithm` for a prompt search."""
 PROMPT_RECIPE = "prompt"
 KIND = "prompt"
-"""Marks the `config.json` of a prompt search."""
+"""The kind in the `config.json` of a prompt search."""
 
 
 class PromptConfig(RunSettings):
-    """One prompt search, completely."""
+    """The configuration of one prompt search."""
 
     recipe: Literal["math", "prompt"] = "math"
     """`math` is the embedded task, `prompt` a custom agent."""
@@ -146,10 +146,11 @@ def resolve_prompt(
     *,
     file: Path | None = None,
 ) -> PromptConfig:
-    """The configuration from flags, a file, and `KEY=VALUE`, of which the last wins.
+    """Return the configuration from flags, a file, and `KEY=VALUE`; later sources override earlier
+    ones.
 
     For the recipe `prompt` the first of `overrides` may be the agent's file. Raises `ConfigError`
-    with all findings.
+    with all issues.
     """
     names, values = list(overrides), dict[str, Any]()
     if recipe == PROMPT_RECIPE and names and "=" not in names[0]:
@@ -161,18 +162,18 @@ def resolve_prompt(
         values[override.spelling.replace("-", "_").replace(".", "_")] = override.value
     for key in ("agent", "reward", "prices", "environment"):
         if isinstance(values.get(key), str):
-            values[key] = _absolute(values[key])
+            values[key] = _resolve_reference(values[key])
     try:
         config = PromptConfig.model_validate({"recipe": recipe, **values})
     except ValidationError as error:
-        raise_issues(_problem(found) for found in error.errors())
+        raise_issues(_validation_issue(found) for found in error.errors())
         raise
-    raise_issues(_contradictions(config))
+    raise_issues(_find_contradictions(config))
     return config
 
 
 def prompt_rows() -> list[ReferenceRow]:
-    """Every key with its type, default and meaning, in the order of the schema."""
+    """Return every key with its type, default and meaning, in the order of the schema."""
     schema = PromptConfig.model_json_schema()["properties"]
     return [
         ReferenceRow(
@@ -186,18 +187,19 @@ def prompt_rows() -> list[ReferenceRow]:
     ]
 
 
-def _absolute(reference: str) -> str:
-    """A file's path that holds from any working directory, for a resume; a name stays a name."""
+def _resolve_reference(reference: str) -> str:
+    """Return a file's absolute path, for a resume; return a name unchanged."""
     file, colon, name = reference.rpartition(":")
     if not file.endswith(".py"):
         file, colon, name = reference, "", ""
     return f"{Path(file).resolve()}{colon}{name}" if Path(file).is_file() else reference
 
 
-def _problem(error: ErrorDetails) -> ConfigIssue:
+def _validation_issue(error: ErrorDetails) -> ConfigIssue:
+    """Return the issue of a validation error, with the nearest key for an unknown one."""
     key = str(error["loc"][0])
     if error["type"] != "extra_forbidden":
-        return misfit_of(PromptConfig, error)
+        return field_issue(PromptConfig, error)
     if key == "steps":
         near = ["iterations"]
     else:
@@ -206,8 +208,9 @@ def _problem(error: ErrorDetails) -> ConfigIssue:
     return ConfigIssue(key, error["input"], "unknown key of a prompt search", fix)
 
 
-def _contradictions(config: PromptConfig) -> Iterator[ConfigIssue]:
-    """Yield keys that do not fit together, or that this recipe or algorithm does not use."""
+def _find_contradictions(config: PromptConfig) -> Iterator[ConfigIssue]:
+    """Yield issues of keys that contradict each other, or that the recipe or algorithm does not
+    use."""
     own = config.recipe == PROMPT_RECIPE
     missing = "test" if config.val else "val"
     both = "Pass both, or neither to split the training tasks 40/20/40."

@@ -1,8 +1,8 @@
-"""What a prompt search sees of the world: an agent to play, an optimiser LLM to ask, and no more.
+"""The interfaces of a prompt search: an agent to play and an optimiser LLM to ask.
 
-Both are plain async functions, so that a search knows nothing of HTTP, engines or training. An
-`Episode` is one played task, an `OptimiserReply` one answer of the optimiser. `evaluator.py` is
-the only caller of `Play`, `optimiser.py` the only caller of `Ask`.
+Both are async functions, so that a search is independent of HTTP, engines and training. An
+`Episode` is one played task, an `OptimiserReply` one answer of the optimiser. `evaluator.py` is the
+only caller of `Play`, `optimiser.py` the only caller of `Ask`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tutelage.engine.usage import Usage
 from tutelage.errors import ConfigError
 from tutelage.prompts.budget import Limits, WorstCase
-from tutelage.tasks.overlap import content
+from tutelage.tasks.overlap import hash_task
 from tutelage.types import JSON, FailureCause, Message, Mode, Task
 
 Components = Mapping[str, str]
@@ -22,15 +22,14 @@ Components = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One task, played once. A reward of None counts 0; `failure` gives the reason there is
-    none."""
+    """One played task. A missing reward counts 0; `failure` is its cause."""
 
     reward: float | None
     exact: bool | None = False
-    """Whether the answer was right, beside any partial credit in `reward`; None where a graded
-    reward does not say."""
+    """True if the answer was right, apart from partial credit in `reward`; None if a graded reward
+    does not define it."""
     feedback: str = ""
-    """What the grader has to say about it, in words."""
+    """The grader's feedback as text."""
     trace: str = ""
     """Tool calls, their results and the answer, as text."""
     failure: FailureCause | None = None
@@ -38,17 +37,17 @@ class Episode:
 
     @property
     def lost(self) -> bool:
-        """Whether infrastructure failed, so that this is no evidence about the prompt."""
+        """Return True if infrastructure failed, so that this is no evidence about the prompt."""
         return self.failure is not None and self.failure.infrastructure
 
     @property
     def value(self) -> float:
-        """The reward as it counts: 0 if there is none."""
+        """Return the reward, 0 if there is none."""
         return 0.0 if self.reward is None else self.reward
 
     @staticmethod
     def from_dict(data: JSON) -> Episode:
-        """Back from the journal, where `asdict` of it is."""
+        """Return an episode from its `asdict` in the journal."""
         failure = data["failure"] and FailureCause(data["failure"])
         read: JSON = data | {"failure": failure, "usage": Usage(**data["usage"])}
         return Episode(**read)
@@ -56,21 +55,21 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSlot:
-    """Which rollout of the search a `Play` is asked for."""
+    """Candidate, split and sample of a rollout."""
 
     candidate: str
     split: Mode
     sample: int
     key: str
-    """Names the rollout's draws: components, task and sample, but no fingerprint.
+    """Address of the rollout's draws: components, task and sample, without a fingerprint.
 
-    So a repeat of the search draws the same at another address of the same model.
+    So a repeated search has the same draws at another address of the same model.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """Training tasks feed the optimiser, validation selects, the test is used only at the end."""
+    """Tasks for the optimiser (train), for selection (val), and for the final test."""
 
     train: Sequence[Task]
     val: Sequence[Task]
@@ -83,10 +82,10 @@ class Splits:
         self.check_held_out(None)
 
     def check_held_out(self, fields: Collection[str] | None) -> None:
-        """Refuse test tasks that stand in train or val too, by input and `fields` (all for None):
-        no verdict can rest on them. Raises `ConfigError`."""
-        known = {content(task, fields) for task in (*self.train, *self.val)}
-        shared = sum(content(task, fields) in known for task in self.test)
+        """Raise `ConfigError` for test tasks that are also in train or val, compared by input and
+        `fields` (None for all)."""
+        known = {hash_task(task, fields) for task in (*self.train, *self.val)}
+        shared = sum(hash_task(task, fields) in known for task in self.test)
         if shared:
             raise ConfigError(
                 f"{shared} of {len(self.test)} test tasks are also in train or val, so a held-out "
@@ -97,7 +96,7 @@ class Splits:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a search runs. `fingerprint` identifies agent, grader, model and sampling."""
+    """Settings of a search. `fingerprint` identifies agent, grader, model and sampling."""
 
     fingerprint: str
     limits: Limits = field(default_factory=Limits)
@@ -105,7 +104,7 @@ class Settings:
     seed: int = 0
     runners: int = 8
     failure_reward: float = 0.0
-    """What a rollout counts that failed."""
+    """Reward of a failed rollout."""
     samples: int = 1
 
 
@@ -118,8 +117,8 @@ class OptimiserReply:
 
 
 Play = Callable[[Components, Task, RolloutSlot], Awaitable[Episode]]
-"""Runs the agent with these components on one task; the slot says for which candidate, and which
-repeat."""
+"""Function that plays the agent with these components on one task, for a slot."""
 
 Ask = Callable[[str, Sequence[Message], str], Awaitable[OptimiserReply]]
-"""Asks the optimiser LLM: the role, `gradient` or `edit`, its messages, and the request's name."""
+"""Function that asks the optimiser LLM: its arguments are the role (`gradient` or `edit`), the
+messages, and the key of the request."""

@@ -1,6 +1,6 @@
-"""What an edited prompt must be before it may cost a rollout, and how it is read from a reply.
+"""Checks of an edited prompt before it costs a rollout, and parsing of replies.
 
-Same placeholders, braces escaped, a length cap, no leaked question or answer: pure checks that
+Same placeholders, escaped braces, a maximum length, no leaked question or answer: pure checks that
 return the safe text or raise `RejectedEdit` with the reason. `search.py` applies them to every
 proposal.
 """
@@ -16,11 +16,11 @@ from tutelage.resources import PromptTemplate
 from tutelage.types import EXPECTED_FIELDS, Task
 
 LENGTH_CAP = 800
-"""Tokens that a component may always have; a longer seed may double."""
+"""Minimum of a component's length limit in tokens; otherwise twice the seed's length."""
 OVERLAP = 8
-"""Tokens in a row, shared with a question, that count as a leak."""
+"""Consecutive tokens shared with a question that count as a leak."""
 SHORTEST_ANSWER = 3
-"""Answers of fewer characters (7, no) stand in any text and are not looked for."""
+"""Minimum characters of an answer that is checked: shorter ones (7, no) occur in any text."""
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -29,7 +29,7 @@ _PROMPT = re.compile(r"<prompt>\n?(.*?)\n?</prompt>", re.DOTALL)
 
 
 class RejectedEdit(Exception):
-    """An edit that is not safe; `law` is one word, `reason` a sentence."""
+    """An edit that is not safe; `law` is the broken rule in one word, `reason` a sentence."""
 
     def __init__(self, law: str, reason: str) -> None:
         super().__init__(law, reason)
@@ -37,13 +37,13 @@ class RejectedEdit(Exception):
         self.reason = reason
 
 
-def _tokens(text: str) -> list[str]:
-    """Words and marks, in lower case: a count that needs no tokenizer."""
+def _tokenize(text: str) -> list[str]:
+    """Return words and punctuation in lower case, as an approximation of tokens."""
     return _TOKEN.findall(text.lower())
 
 
-def parse(reply: str) -> str:
-    """The text between the last `<prompt>` tags. Raises `RejectedEdit` when there is none."""
+def parse_edit(reply: str) -> str:
+    """Return the text between the last `<prompt>` tags. Raises `RejectedEdit` if there is none."""
     items = _PROMPT.findall(reply)
     if not items or not items[-1].strip():
         raise RejectedEdit("malformed", "the reply holds no text between <prompt> and </prompt>")
@@ -51,28 +51,28 @@ def parse(reply: str) -> str:
 
 
 class EditRules:
-    """All checks, against the seed components and the tasks that a search may see."""
+    """All checks, with the seed components and the tasks of a search."""
 
     def __init__(self, seed: Components, tasks: Sequence[Task]) -> None:
-        """An answer that a tenth of the tasks share is a label, which a prompt may name."""
+        """An answer shared by a tenth of the tasks is a label, which a prompt may name."""
         self._seed = seed
-        self._questions = {run for task in tasks for run in _runs(question(task), OVERLAP)}
-        counted = Counter(a for task in tasks for a in {*_answers(task)})
+        self._questions = {run for task in tasks for run in _ngrams(question_text(task), OVERLAP)}
+        counted = Counter(a for task in tasks for a in {*_expected_answers(task)})
         label = max(3, len(tasks) / 10)
-        self._answers = {tuple(_tokens(a)) for a, n in counted.items() if n < label}
+        self._expected_answers = {tuple(_tokenize(a)) for a, n in counted.items() if n < label}
 
     def safe(self, component: str, text: str) -> str:
-        """The edit as it may be used, unknown `{names}` escaped. Raises `RejectedEdit` for what it
-        gives away and the seed did not, a placeholder that is lost, and too great a length."""
+        """Return the edit with unknown `{names}` escaped. Raises `RejectedEdit` for a leak that the
+        seed does not have, a lost placeholder, and excessive length."""
         seed = self._seed[component]
-        shared = ({*_runs(text, OVERLAP)} - {*_runs(seed, OVERLAP)}) & self._questions
+        shared = ({*_ngrams(text, OVERLAP)} - {*_ngrams(seed, OVERLAP)}) & self._questions
         if shared:
             raise RejectedEdit(
                 "leak", f"the edit quotes a training question: {' '.join(min(shared))}"
             )
-        for size in sorted({len(a) for a in self._answers}):
-            said = {*_runs(text, size)} - {*_runs(seed, size)}
-            if pairs := said & self._answers:
+        for size in sorted({len(a) for a in self._expected_answers}):
+            said = {*_ngrams(text, size)} - {*_ngrams(seed, size)}
+            if pairs := said & self._expected_answers:
                 raise RejectedEdit(
                     "leak", f"the edit tells an expected answer: {' '.join(min(pairs))}"
                 )
@@ -83,29 +83,31 @@ class EditRules:
         new = [name for name in got if name not in known]
         if lost or new:
             raise RejectedEdit("placeholders", f"the edit lost {lost!r} and added {new!r}")
-        size, cap = len(_tokens(safe)), max(2 * len(_tokens(seed)), LENGTH_CAP)
+        size, cap = len(_tokenize(safe)), max(2 * len(_tokenize(seed)), LENGTH_CAP)
         if size > cap:
             raise RejectedEdit("length", f"the edit has {size} tokens, more than the {cap} allowed")
         return safe
 
 
-def _runs(text: str, size: int) -> Iterable[tuple[str, ...]]:
-    words = _tokens(text)
+def _ngrams(text: str, size: int) -> Iterable[tuple[str, ...]]:
+    """Return all sequences of `size` consecutive tokens of a text."""
+    words = _tokenize(text)
     return (tuple(words[i : i + size]) for i in range(len(words) - size + 1))
 
 
-def question(task: Task, between: str = " ") -> str:
-    """What a task asks, as text; empty for one without a question in chat form."""
+def question_text(task: Task, between: str = " ") -> str:
+    """Return the text of a task's question; empty without a question in chat form."""
     try:
         return between.join(m.content or "" for m in task.messages())
     except (KeyError, TypeError, ValueError):
         return ""
 
 
-def _answers(task: Task) -> Iterable[str]:
+def _expected_answers(task: Task) -> Iterable[str]:
+    """Yield the expected answers of a task in lower case."""
     for name in EXPECTED_FIELDS:
         value = task.fields.get(name)
         for answer in value if isinstance(value, list | tuple) else [value]:
             text = str(answer).strip().lower()
-            if answer is not None and len(text) >= SHORTEST_ANSWER and _tokens(text):
+            if answer is not None and len(text) >= SHORTEST_ANSWER and _tokenize(text):
                 yield text

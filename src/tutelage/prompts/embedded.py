@@ -1,7 +1,7 @@
-"""The embedded default of a search: what is played where the user names neither agent nor tasks.
+"""The embedded default of a search: agent, tasks and policy if the user names none.
 
-A search knows its parts and not where they come from: `embedded` finds the recipe by its name, so
-that the room of the search needs neither the tasks nor the code that trains their policy.
+`embedded` imports the recipe by name, so that the search does not depend on the tasks and the code
+that trains their policy.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 RECIPE = "tutelage.recipes.prompt_following"
-"""The module whose `EMBEDDED` it is."""
+"""The module that defines `EMBEDDED`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedDefaults:
-    """The default agent's prompt, tools and grader, its tasks, and the policy that answers it."""
+    """Prompt, tools and reward of the default agent, its tasks, and its policy."""
 
     prompt: str
-    """What a search begins with."""
+    """First prompt of a search."""
     tools: tuple[str, ...]
-    """By their names in the registry."""
+    """Names of tools in the registry."""
     reward: str
-    """By its name in the registry."""
+    """Name of the reward in the registry."""
     tasks: Callable[[Split, int, int], Sequence[Task]]
-    """Tasks of a split, from a seed."""
+    """Function that returns n tasks of a split, from a seed."""
     policy: Callable[[], Policy]
-    """Loads the policy."""
+    """Function that loads the policy."""
 
 
-def embedded() -> EmbeddedDefaults:
-    """The default, which is loaded when a search asks for it first."""
+def load_embedded_defaults() -> EmbeddedDefaults:
+    """Return the defaults, imported at the first use."""
     return cast("EmbeddedDefaults", importlib.import_module(RECIPE).EMBEDDED)

@@ -1,7 +1,6 @@
-"""A recorded rollout as a search sees it: reward, exactness, evidence in words, what it cost.
+"""Conversion of a recorded rollout to an episode of a search.
 
-The evidence is what a person would want to read: each tool call with its result, the texts of the
-model, and the grader's feedback.
+Its evidence is each tool call with its result, the texts of the model, and the grader's feedback.
 """
 
 from __future__ import annotations
@@ -9,19 +8,19 @@ from __future__ import annotations
 from tutelage.engine.usage import Usage
 from tutelage.prompts.contract import Episode
 from tutelage.runs.report.transcripts import read_transcript
-from tutelage.statistics.outcome import RewardKind, Success, succeeded
+from tutelage.statistics.outcome import RewardKind, Success, is_success
 from tutelage.types import EXPECTED_FIELDS, Rollout
 
 
-def episode_of(
+def to_episode(
     rollout: Rollout, feedback: str, usage: Usage | None, rule: Success | None = None
 ) -> Episode:
-    """Return the episode. `feedback` is the grader's, `usage` what a server counted, `rule` the
-    user's definition of success."""
+    """Return the episode of a rollout. `feedback` is the grader's, `usage` the server's count,
+    `rule` the user's definition of success."""
     last = rollout.last
     reward = None if last.reward is None else last.reward.value
     failed = last.failure is not None
-    exact: bool | None = not failed and succeeded(rollout, rule)
+    exact: bool | None = not failed and is_success(rollout, rule)
     if not failed and not RewardKind().after([rollout], rule).has_success:
         exact = None
     # Without a server's count: what a policy of this process computed.

@@ -1,11 +1,10 @@
-"""The only way to rollouts: journal, cache, budget and runners in one place.
+"""The evaluation of candidates: journal, cache, budget and runners.
 
-A search is a pure function of its seed and of the answers that it got, so a resume is a replay: the
-algorithm starts over, what the journal has is not played or requested again, and the same decisions
-follow, byte for byte. A batch is cut into slots (candidate, task, sample) in a fixed order; what is
-not known yet is reserved together, played by however many runners there are, stored one by one, and
-settled in slot order: results, spending and the place where a budget stops the search do not depend
-on the number of runners.
+A search is a pure function of its seed and of the answers it received, so a resume is a replay: the
+algorithm starts again, answers in the journal are reused, and the same decisions follow, byte for
+byte. A batch is split into slots (candidate, task, sample) in a fixed order; unknown slots are
+reserved together, played by any number of runners, stored one by one, and settled in slot order:
+results, cost and the place where a budget stops the search do not depend on the number of runners.
 """
 
 from __future__ import annotations
@@ -31,26 +30,27 @@ from tutelage.types import JSON, FailureCause, Mode, Task
 EVENTS = "search"
 """The key of a search's events in the store."""
 INFRASTRUCTURE_SHARE = 0.2
-"""Above this share of infrastructure failures a candidate is not scored."""
+"""Share of infrastructure failures above which a candidate is not scored."""
 LOST_IN_A_ROW = 16
 """Consecutive rollouts lost to infrastructure after which the search stops."""
 _CAUSES = {EngineError: FailureCause.ENGINE_ERROR, RewardError: FailureCause.REWARD_ERROR}
-"""Causes of what a `Play` raises; all else is the agent's error."""
+"""Failure causes of exceptions of a `Play`; all others are agent errors."""
 
 
 class SearchJournal:
     """Finished rollouts and optimiser replies by step key, stored as events of a run. Without a
     store they are kept in memory, and the search cannot be resumed.
 
-    A key covers all that the answer depends on (`cache_key`, `OptimiserRequest.key`), so another
-    agent, grader, task or request finds no answer."""
+    A key covers everything that the answer depends on (`cache_key`, `OptimiserRequest.key`), so
+    another agent, grader, task or request finds no answer.
+    """
 
     def __init__(self, store: Store | None = None, run_id: str = "") -> None:
         self._store, self._run_id = store, run_id
         self._answers: dict[str, Any] = {}
         elapsed = 0.0
         for event in store.events(run_id, EVENTS) if store else ():
-            self._apply(event)
+            self._apply_event(event)
             elapsed = max(elapsed, event.get("elapsed", 0.0))
         self._began = time.monotonic() - elapsed
 
@@ -63,19 +63,21 @@ class SearchJournal:
         return self._answers.get(key)
 
     def put(self, key: str, answer: JSON) -> None:
-        """Store an answer, replacing an earlier one. It is on the disk when the call returns."""
-        self._add({"step": key, "answer": answer, "elapsed": self.elapsed()})
+        """Store an answer, replacing an earlier one. It is on disk when the call returns."""
+        self._append_event({"step": key, "answer": answer, "elapsed": self.elapsed()})
 
     def forget(self, keys: Sequence[str]) -> None:
-        """Remove answers that are no evidence, so that a resume plays or requests them again."""
-        self._add({"forget": list(keys)})
+        """Remove answers that are no evidence, so that a resume repeats their requests."""
+        self._append_event({"forget": list(keys)})
 
-    def _add(self, event: JSON) -> None:
+    def _append_event(self, event: JSON) -> None:
+        """Store an event and apply it."""
         if self._store is not None:
             self._store.put_events(self._run_id, EVENTS, [event])
-        self._apply(event)
+        self._apply_event(event)
 
-    def _apply(self, event: JSON) -> None:
+    def _apply_event(self, event: JSON) -> None:
+        """Add or remove the answers of an event."""
         for key in event.get("forget", ()):
             self._answers.pop(key, None)
         if "step" in event:
@@ -84,7 +86,7 @@ class SearchJournal:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationItem:
-    """A task of a split, and which sample of it."""
+    """A task of a split, and the number of the sample."""
 
     split: Mode
     task: Task
@@ -93,7 +95,7 @@ class EvaluationItem:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationJob:
-    """A candidate and the items it is to be played on."""
+    """A candidate and the items to play it on."""
 
     candidate: str
     components: Components
@@ -109,57 +111,57 @@ class CandidateScore:
 
     @property
     def outcomes(self) -> tuple[float | None, ...]:
-        """One reward an item; None if infrastructure lost it."""
+        """Return one reward per item; None if infrastructure lost it."""
         return tuple(None if e.lost else e.value for e in self.episodes)
 
     @property
     def judged(self) -> tuple[Episode, ...]:
-        """The episodes that infrastructure did not lose."""
+        """Return the episodes that infrastructure did not lose."""
         return tuple(e for e in self.episodes if not e.lost)
 
     @property
     def evidence(self) -> list[tuple[EvaluationItem, Episode]]:
-        """The judged episodes with their items."""
+        """Return the judged episodes with their items."""
         pairs = zip(self.items, self.episodes, strict=True)
         return [(item, episode) for item, episode in pairs if not episode.lost]
 
     def worst(self, most: int) -> list[tuple[EvaluationItem, Episode]]:
-        """The evidence with the lowest rewards, at most `most`."""
+        """Return the `most` judged episodes with the lowest rewards, with their items."""
         return sorted(self.evidence, key=lambda pair: pair[1].value)[:most]
 
     @property
     def reward(self) -> float:
-        """The mean reward of the judged episodes; 0 without any."""
+        """Return the mean reward of the judged episodes; 0 without any."""
         return sum(e.value for e in self.judged) / max(1, len(self.judged))
 
     @property
     def exact(self) -> float | None:
-        """The share of right answers; None if a graded reward does not define them."""
+        """Return the share of right answers; None if a graded reward does not define them."""
         if any(e.exact is None for e in self.episodes):
             return None
         return sum(bool(e.exact) for e in self.judged) / max(1, len(self.judged))
 
     @property
     def mendable(self) -> bool:
-        """True if an edit could improve something."""
+        """Return True if an edit could improve a reward."""
         return not self.infra_error and any(e.value < 1 for e in self.judged)
 
     @property
     def infra_error(self) -> bool:
-        """True if too many rollouts were lost to infrastructure to score the candidate."""
+        """Return True if infrastructure lost too many rollouts to score the candidate."""
         lost = len(self.episodes) - len(self.judged)
         return lost > INFRASTRUCTURE_SHARE * len(self.episodes)
 
     @property
     def first_loss(self) -> str:
-        """The message of the first rollout that infrastructure lost; empty without one."""
+        """Return the message of the first rollout that infrastructure lost; empty without one."""
         return next((e.feedback for e in self.episodes if e.lost), "")
 
 
-def judged_both(
+def judged_pairs(
     ours: Iterable[float | None], theirs: Iterable[float | None]
 ) -> tuple[list[float], list[float]]:
-    """Return the rewards of both, in one order, where neither was lost to infrastructure."""
+    """Return both sequences of rewards, without pairs of which infrastructure lost one."""
     pairs = zip(ours, theirs, strict=True)
     both = [(one, two) for one, two in pairs if one is not None and two is not None]
     return [one for one, _ in both], [two for _, two in both]
@@ -173,18 +175,19 @@ def cache_key(components: Components, item: EvaluationItem, fingerprint: str) ->
     """
     # The id counts once, as a resume reads it back.
     fields = {n: value for n, value in item.task.fields.items() if n != "id"}
-    task = _digest([item.task.id, fields])
+    task = _hash_json([item.task.id, fields])
     parts = [sorted(components.items()), item.split, task, item.sample, fingerprint]
-    return "play/" + _digest(parts)
+    return "play/" + _hash_json(parts)
 
 
-def _digest(value: object) -> str:
+def _hash_json(value: object) -> str:
+    """Return a hash of a value as sorted JSON."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=repr)
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 class Evaluator:
-    """Plays batches. `name` separates the stages of one search: search, test, confirm."""
+    """Plays batches of rollouts. `name` is the stage of a search: search, test, confirm."""
 
     def __init__(
         self,
@@ -199,16 +202,16 @@ class Evaluator:
         self._play, self._name = play, name
         self.budget, self.journal, self.settings = budget, journal, settings
         self._known: dict[str, Episode] = {}
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._lost: list[str] = []
         """Keys of the last consecutive rollouts that infrastructure lost."""
         self.spent_by: dict[str, Spend] = {}
-        """The cost of each candidate."""
+        """Cost by candidate id."""
 
     async def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[CandidateScore]:
-        """Return one score a job. Raises `BudgetExceeded` before anything is played that does not
-        fit, and `EngineError` if endpoint or grader fail all the time: a resume plays it again."""
-        async with self._turn:
+        """Return one score per job. Raises `BudgetExceeded` before a rollout that does not fit, and
+        `EngineError` if endpoint or grader fail continuously, after which a resume plays again."""
+        async with self._lock:
             slots = [
                 (cache_key(job.components, item, self.settings.fingerprint), job, item)
                 for job in jobs
@@ -226,7 +229,7 @@ class Evaluator:
 
             async def runner() -> None:
                 for key, job, item in queue:
-                    done[key] = episode = await self._episode(job, item)
+                    done[key] = episode = await self._play_item(job, item)
                     self.journal.put(key, asdict(episode))
                     self.observer.played(self._name, len(done), len(new), self.budget.spent)
                     self._lost = [*self._lost, key] if episode.lost else []
@@ -255,10 +258,12 @@ class Evaluator:
             ]
 
     def forget_lost(self) -> None:
-        """Remove rollouts that infrastructure lost from the journal: a resume repeats them."""
+        """Remove rollouts that infrastructure lost from the journal, so that a resume repeats
+        them."""
         self.journal.forget([key for key, episode in self._known.items() if episode.lost])
 
-    async def _episode(self, job: EvaluationJob, item: EvaluationItem) -> Episode:
+    async def _play_item(self, job: EvaluationJob, item: EvaluationItem) -> Episode:
+        """Play one item of a job; exceptions of the agent become a failed episode."""
         slot_key = cache_key(job.components, item, fingerprint="")
         slot = RolloutSlot(job.candidate, item.split, item.sample, slot_key)
         frozen = MappingProxyType(dict(job.components))

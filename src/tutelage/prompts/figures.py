@@ -1,4 +1,4 @@
-"""The figures of a prompt search: as `runs/figures.py` has it, and its held-out test in words.
+"""The figures of a prompt search for reports, and the rows of its held-out test.
 
 The terminal and the pages show the same rows and sentences, which are made here.
 """
@@ -23,11 +23,11 @@ from tutelage.tasks.arithmetic import PROMPTED_REWARD
 from tutelage.types import JSON
 
 _OPTIMISER = ("gradient", "edit")
-"""Models that are asked for prompts; the others play the tasks."""
+"""Roles of optimiser models; all other models play the tasks."""
 
 
-def figures_of(files: RunFiles) -> Figures:
-    """The figures of a search."""
+def build_figures(files: RunFiles) -> Figures:
+    """Return the figures of a search."""
     settings, result = files.settings, files.result
     measure: Measure = "sampled" if settings.get("temperature") else "greedy"
     own = files.config.get("python") or settings.get("agent")
@@ -79,14 +79,14 @@ VERDICTS: Mapping[str, tuple[str, str, str]] = {
     ),
     "regressed": ("bad", "the new prompt is worse; keep the old one", "lies below 0"),
 }
-"""Tone, meaning, and what the interval of the difference does."""
+"""Tone and meaning of a verdict, and the position of the interval of the difference."""
 UNCHANGED = "no better prompt was found; the seed prompt stays"
 HOLDOUT_COLUMNS = ("seed", "best", "difference", "95 % interval", "wins", "losses", "ties")
 """Columns of a held-out test, after the name of the row."""
 
 
 def holdout_rows(test: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Reward, and right answers where the reward says what is right."""
+    """Yield the row of the reward, and of right answers if the reward defines them."""
     for name in ("reward", "exact"):
         if (gap := test[name]) is not None:
             yield (
@@ -100,14 +100,15 @@ def holdout_rows(test: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def judged_lines(test: Mapping[str, Any]) -> Iterator[str]:
-    """How many rollouts of each prompt were judged."""
+    """Yield the number of judged rollouts of each prompt, as text."""
     for side in ("seed", "best"):
         if f"{side}_sums" in test:
             yield f"{side}: {judged_text(evaluation_of_record(test[f'{side}_sums']))}"
 
 
 def spend_text(spent: Mapping[str, Any], number: Callable[[float], str]) -> str:
-    """`120 rollouts, 8 optimiser calls, 31 200 tokens, $0.0123`: what there was of each."""
+    """Return the nonzero costs as text: `120 rollouts, 8 optimiser calls, 31 200 tokens,
+    $0.0123`."""
     nouns = {"rollouts": "rollout", "optimiser_calls": "optimiser call", "tokens": "token"}
     words = [
         f"{number(spent[name])} {noun}{'s' * (spent[name] != 1)}"

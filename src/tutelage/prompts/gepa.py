@@ -1,11 +1,11 @@
 """GEPA: reflective search over a Pareto front of prompts (Agrawal et al. 2025, arXiv 2507.19457).
 
-The search as published, and as gepa 0.1.4 has it at its defaults. A prompt survives when no other
-is at least as good on every validation task; parents are drawn from the front by the number of
-tasks on which they are best. A step is one reflection on three training tasks; the child must do
-strictly better on the same three before it may cost a full validation. Components take turns. With
-two or more, two members of the front with a common ancestor are merged after a step that did
-better. `reflect.py` is this package's own variant.
+The search as published, with the defaults of gepa 0.1.4. A prompt survives if no other is at least
+as good on every validation task; parents are drawn from the front by the number of tasks on which
+they are best. A step is one reflection on three training tasks; the child must be strictly better
+on the same three before a full validation. Components take turns. With two or more, two members of
+the front with a common ancestor are merged after a successful step. `reflect.py` is this package's
+variant.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tutelage.prompts import requests
-from tutelage.prompts.evaluator import CandidateScore, judged_both
+from tutelage.prompts.evaluator import CandidateScore, judged_pairs
 from tutelage.prompts.lineage import Candidate, Lineage
 from tutelage.prompts.search import EditRequest, SearchState, rounds
 from tutelage.types import Mode, Task
 
 MERGE_ATTEMPTS = 10
 MERGE_TASKS = 5
-"""Validation tasks on which a merged prompt must keep up with both parents."""
+"""Validation tasks on which a merged prompt must match both parents."""
 
 
 @dataclass(frozen=True, slots=True)
 class GEPA:
-    """Settings, the paper's by default."""
+    """Settings of the search, by default the paper's."""
 
     minibatch: int = 3
-    """Training tasks a step."""
+    """Training tasks per step."""
     merges: int = 5
-    """Accepted merges at most."""
+    """Maximum accepted merges."""
     rounds: int | None = None
 
     name: ClassVar[str] = "gepa"
@@ -41,16 +41,16 @@ class GEPA:
     needs_optimiser: ClassVar[bool] = True
 
     def proposals(self, rollouts: int, val: int) -> int:
-        """See `Algorithm`."""
+        """Return the number of proposals that fit; see `Algorithm`."""
         return max(0, rollouts - val) // (val + 2 * self.minibatch)
 
     async def search(self, state: SearchState) -> None:
-        """See `Algorithm`."""
+        """Run the search; see `Algorithm`."""
         one_pass = -(-len(state.train) // self.minibatch)
         turns = {state.seed.id: 0}
-        """The component that each candidate is edited in next, by number."""
+        """Number of the component that each candidate is edited in next."""
         merged, tried = 0, set[tuple[str, ...]]()
-        for number, rng, parent, tasks in steps(state, self.rounds, self.minibatch, one_pass):
+        for number, rng, parent, tasks in draw_steps(state, self.rounds, self.minibatch, one_pass):
             (before,) = await state.score([parent], Mode.TRAIN, tasks)
             accepted = False
             if before.mendable:
@@ -60,18 +60,18 @@ class GEPA:
                 edit = EditRequest(parent, name, messages, f"gepa/{number}", "reflect")
                 for child in await state.propose_edits([edit]):
                     turns[child.id] = turns[parent.id]
-                    accepted = await _accepted(state, child, before, tasks)
+                    accepted = await _validate_child(state, child, before, tasks)
             if accepted and len(state.names) > 1 and merged < self.merges:
                 for child in await merge(state, rng, tried):
                     merged += 1
                     turns[child.id] = max(turns[parent] for parent in child.parents)
 
 
-def steps(
+def draw_steps(
     state: SearchState, limit: int | None, size: int, one_pass: int
 ) -> Iterator[tuple[int, random.Random, Candidate, list[Task]]]:
-    """Yield the number, generator, parent and training tasks of each step. A round that is reported
-    is a pass over the training tasks, of `one_pass` steps."""
+    """Yield the number, generator, parent and training tasks of each step. A reported round is a
+    pass over the training tasks, of `one_pass` steps."""
     for number in rounds(limit):
         if not state.validated:
             return
@@ -89,14 +89,15 @@ def steps(
             state.end_round()
 
 
-async def _accepted(
+async def _validate_child(
     state: SearchState, child: Candidate, before: CandidateScore, tasks: Sequence[Task]
 ) -> bool:
-    """Play a child on its parent's minibatch, and on all validation tasks if it does better."""
+    """Play a child on its parent's minibatch, and on all validation tasks if it is better; return
+    True if it is."""
     (after,) = await state.score([child], Mode.TRAIN, tasks)
     if after.infra_error:
         return False
-    old, new = judged_both(before.outcomes, after.outcomes)
+    old, new = judged_pairs(before.outcomes, after.outcomes)
     words = f"{sum(old):.3g} before, {sum(new):.3g} after on the minibatch"
     if len(old) < (whole := len(before.items)):
         words += f", {len(old)} of {whole} rollouts judged both times"
@@ -106,10 +107,11 @@ async def _accepted(
 
 
 def frontier(rewards: Mapping[str, Sequence[float | None]]) -> dict[str, int]:
-    """Return on how many tasks each undominated candidate is best, in the order of `rewards`.
+    """Return the number of tasks on which each undominated candidate is best, in the order of
+    `rewards`.
 
-    A reward of None was not judged, and says nothing of its candidate. A candidate is pruned when
-    every task on which it is best has another, kept, best one.
+    A reward of None was not judged and is ignored. A candidate is pruned if every task on which it
+    is best has another remaining best candidate.
     """
     if not rewards:
         return {}
@@ -134,16 +136,16 @@ def frontier(rewards: Mapping[str, Sequence[float | None]]) -> dict[str, int]:
 async def merge(
     state: SearchState, rng: random.Random, tried: set[tuple[str, ...]]
 ) -> list[Candidate]:
-    """Join two members of the front that changed different components of a common ancestor; return
-    the child if it keeps up with both on a few validation tasks. `tried` remembers merges."""
+    """Return a child of two members of the front that changed different components of a common
+    ancestor, if it matches both on a few validation tasks. `tried` holds earlier merges."""
     outcomes = {i: score.outcomes for i, (_, score) in state.validated.items()}
     front = [state.validated[i][0] for i in frontier(outcomes)]
     for _ in range(MERGE_ATTEMPTS if len(front) > 1 else 0):
         one, two = sorted(rng.sample(front, 2), key=state.lineage.index)
-        above = _ancestors(state.lineage, two)
+        above = _find_ancestors(state.lineage, two)
         shared = [
             base
-            for base in _ancestors(state.lineage, one)
+            for base in _find_ancestors(state.lineage, one)
             if base in above
             and state.mean(base) <= min(state.mean(one), state.mean(two))
             and any(
@@ -152,7 +154,7 @@ async def merge(
                 for n, text in base.components.items()
             )
         ]
-        if one in above or two in _ancestors(state.lineage, one) or not shared:
+        if one in above or two in _find_ancestors(state.lineage, one) or not shared:
             continue
         (base,) = rng.choices(shared, [max(1e-9, state.mean(base)) for base in shared])
         better = max(one, two, key=lambda c: (state.mean(c), rng.random()))
@@ -170,15 +172,16 @@ async def merge(
         return [
             child
             for child in state.propose([one, two], changes, "merge")
-            if await _keeps_up(state, child, one, two, rng)
+            if await _validate_merge(state, child, one, two, rng)
         ]
     return []
 
 
-async def _keeps_up(
+async def _validate_merge(
     state: SearchState, child: Candidate, one: Candidate, two: Candidate, rng: random.Random
 ) -> bool:
-    """Play a merged prompt on tasks that each parent wins and on which they tie, then on all."""
+    """Play a merged prompt on tasks that each parent wins and on which they tie, then on all;
+    return True if it is kept."""
     sides: dict[int, list[Task]] = {1: [], -1: [], 0: []}
     for task in state.val:
         gap = state.mean(one, [task]) - state.mean(two, [task])
@@ -199,7 +202,7 @@ async def _keeps_up(
     return bool(await state.validate([child]))
 
 
-def _ancestors(lineage: Lineage, candidate: Candidate) -> list[Candidate]:
+def _find_ancestors(lineage: Lineage, candidate: Candidate) -> list[Candidate]:
     """Return the ancestors of a candidate."""
     parents = [one for one in lineage if one.id in candidate.parents]
-    return [*parents, *(above for one in parents for above in _ancestors(lineage, one))]
+    return [*parents, *(above for one in parents for above in _find_ancestors(lineage, one))]

@@ -1,6 +1,6 @@
-"""The final gate: seed against winner on test tasks that the search never saw.
+"""The held-out test: seed against winner on test tasks that the search never saw.
 
-Best-on-validation is not a result: with ten validation tasks, searches over a prompt without any
+The best validation score is biased: with ten validation tasks, searches over a prompt without any
 effect report gains of 0.2 to 0.4. So the headline is a paired comparison on the held-out test, with
 10,000 bootstrap draws; below 50 tasks, where that is too sure, the exact sign test decides.
 `statistics/intervals.py` has the statistics.
@@ -31,7 +31,7 @@ from tutelage.statistics.outcome import (
     OutcomeSums,
     RewardKind,
     RolloutOutcome,
-    add_up,
+    sum_outcomes,
     too_many_lost,
 )
 from tutelage.types import JSON, Mode, Task
@@ -39,26 +39,27 @@ from tutelage.types import JSON, Mode, Task
 
 @dataclass(frozen=True, slots=True)
 class HoldoutResult:
-    """The result of the held-out test; means are over tasks, `looks` counts openings so far."""
+    """The result of the held-out test; means are over tasks, `looks` is the number of tests so
+    far."""
 
     verdict: Verdict
     tasks: int
     reward: Difference
     exact: Difference | None
-    """Of right answers; None where a graded reward does not say what is right."""
+    """Difference of right answers; None if a graded reward does not define them."""
     seed_reward: float
     best_reward: float
     seed_exact: float | None
     best_exact: float | None
     p_value: float
-    """Of the exact sign test, two-sided."""
+    """P-value of the exact two-sided sign test."""
     looks: int
     seed_sums: OutcomeSums
-    """What the seed's rollouts add up to by themselves, and how many of them were judged."""
+    """Counts and rates of the seed's rollouts."""
     best_sums: OutcomeSums
 
     def to_dict(self) -> JSON:
-        """As JSON."""
+        """Return a JSON object."""
         sums = {"seed_sums": self.seed_sums.record(), "best_sums": self.best_sums.record()}
         return asdict(self) | sums | {"verdict": self.verdict.value}
 
@@ -71,8 +72,9 @@ async def run_holdout_test(
     seeds: SeedTree,
     looks: int = 1,
 ) -> HoldoutResult:
-    """Play both on every test task, paired; `looks` counts this one. Raises `EngineError` where
-    more than 1 % of either was lost: a resume plays those again."""
+    """Play both prompts on every test task and compare them in pairs; `looks` includes this test.
+    Raises `EngineError` if more than 1 % of either was lost, after which a resume plays those
+    again."""
     samples = evaluator.settings.samples
     items = [EvaluationItem(Mode.TEST, task, sample) for task in tasks for sample in range(samples)]
     before, after = await evaluator.evaluate(
@@ -86,14 +88,14 @@ async def run_holdout_test(
                 "judged, too few for a verdict; the others failed because of infrastructure, the "
                 f"first with {score.first_loss!r}; fix it, then resume"
             )
-    return judge(before, after, samples, seeds, looks)
+    return compare_scores(before, after, samples, seeds, looks)
 
 
-def judge(
+def compare_scores(
     before: CandidateScore, after: CandidateScore, samples: int, seeds: SeedTree, looks: int = 1
 ) -> HoldoutResult:
-    """Judge two scores over the same items; samples of a task are averaged first. Lost rollouts are
-    left out, and tasks of which nothing is left on one side."""
+    """Compare two scores over the same items; samples of a task are averaged first. Lost rollouts
+    are ignored, and tasks without a judged rollout on one side."""
     places = range(0, len(before.episodes), samples)
     sides = [
         [[e for e in score.episodes[i : i + samples] if not e.lost] for i in places]
@@ -125,16 +127,17 @@ def judge(
         best_exact=sum(exact_b) / len(b) if defined else None,
         p_value=sign_test(reward.wins, reward.losses),
         looks=looks,
-        seed_sums=_sums(before, kind),
-        best_sums=_sums(after, kind),
+        seed_sums=_sum_outcomes(before, kind),
+        best_sums=_sum_outcomes(after, kind),
     )
 
 
-def _sums(score: CandidateScore, kind: RewardKind) -> OutcomeSums:
+def _sum_outcomes(score: CandidateScore, kind: RewardKind) -> OutcomeSums:
+    """Return counts and rates of a score's rollouts."""
     outcomes: list[RolloutOutcome] = []
     for item, e, reward in zip(score.items, score.episodes, score.outcomes, strict=True):
         cause, called = e.failure and e.failure.value, e.usage.calls > 0
         outcomes.append(
             RolloutOutcome(item.task.id, reward, bool(e.exact), cause, e.feedback, called)
         )
-    return add_up(outcomes, kind)
+    return sum_outcomes(outcomes, kind)

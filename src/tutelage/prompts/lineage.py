@@ -1,7 +1,7 @@
-"""Every candidate that was ever proposed, the rejected ones too, and why each fared as it did.
+"""The lineage of a search: all candidates, including rejected ones, with their decisions.
 
-Identifiers come from the seed tree and no time of day is kept, so the exported `lineage.jsonl` is
-the same bytes for the same search, killed and resumed or not. `search.py` fills it.
+Identifiers come from the seed tree and no time of day is stored, so the exported `lineage.jsonl`
+has the same bytes for the same search, resumed or not. `search.py` fills it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LINEAGE_FILE = "lineage.jsonl"
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """One line of the lineage; `decision` is the latest decision."""
+    """One proposed prompt; `decision` is the latest decision."""
 
     id: str
     components: Components
@@ -40,11 +40,11 @@ class Candidate:
     reason: str = ""
 
     def decide(self, decision: str, reason: str) -> None:
-        """The latest decision."""
+        """Set the latest decision."""
         self.decision, self.reason = decision, reason
 
     def note(self, split: str, score: CandidateScore) -> None:
-        """Note what it earned; a larger score of the same split replaces it."""
+        """Record a score; a larger score of the same split replaces it."""
         if split not in self.scores or self.scores[split]["n"] <= len(score.episodes):
             whole = len(score.judged) == len(score.episodes)
             self.scores[split] = {
@@ -88,14 +88,14 @@ class Lineage(list[Candidate]):
         return candidate
 
     def jsonl(self) -> str:
-        """Return one JSON object a line, keys sorted."""
+        """Return one JSON object per line, with sorted keys."""
         return "".join(
             json.dumps(asdict(e), ensure_ascii=False, sort_keys=True) + "\n" for e in self
         )
 
 
 def read_lineage(folder: RunFolder) -> list[JSON]:
-    """Return the candidates of a run in order. Raises `RunError` before there are any."""
+    """Return the candidates of a run in order. Raises `RunError` if there are none yet."""
     path = folder.path / LINEAGE_FILE
     if not path.is_file():
         raise RunError(
@@ -114,8 +114,9 @@ def score_text(entry: JSON) -> str:
     return "; ".join(words)
 
 
-def candidate_of(entries: Sequence[JSON], prefix: str) -> JSON:
-    """Return the candidate whose id begins so, or `seed`, `best`. Raises `RunError`."""
+def find_candidate(entries: Sequence[JSON], prefix: str) -> JSON:
+    """Return the candidate whose id begins with `prefix`, or `seed` or `best`. Raises
+    `RunError`."""
     if prefix == "seed":
         return entries[0]
     if prefix == "best":

@@ -1,9 +1,9 @@
-"""The optimiser LLM as a search uses it: budgeted, journalled, repaired once.
+"""The optimiser LLM in a search: within the budget, journalled, with one repair request.
 
-Requests of one step go out together and are reserved together; their replies are settled in the
-order of the requests. A request that fails for good is an empty reply with the endpoint's reason:
-the search then has one proposal less. An endpoint that answers nothing of a step stops the search
-with that reason. `requests.py` has the texts.
+Requests of a step are sent and reserved together; their replies are settled in the order of the
+requests. A request that fails after retries is an empty reply with the endpoint's reason, and the
+search has one proposal less. If all requests of a step fail, the search stops with that reason.
+`requests.py` has the texts.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class OptimiserRequest:
 
     @property
     def key(self) -> str:
-        """The key of its answer in the journal; another text is another request."""
+        """Return the key of its answer in the journal, which depends on the text."""
         text = json.dumps([self.role, [m.to_dict() for m in self.messages]])
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         return f"ask/{self.step_key}/{digest}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
-    """The text of a reply, or the reason why there is none, and its cost."""
+class _ReplyOutcome:
+    """The text of a reply, or the problem, and its cost."""
 
     text: str
     problem: str = ""
@@ -52,11 +52,11 @@ class _Outcome:
 
     @property
     def reason(self) -> str:
-        """The problem under one word, for the lineage."""
+        """Return the problem with its kind, for the lineage."""
         return f"{'unanswered' if self.unanswered else 'malformed'}: {self.problem}"
 
-    def read(self, reader: Callable[[str], str]) -> _Outcome:
-        """Apply `reader` to the text; a `RejectedEdit` is the problem."""
+    def read(self, reader: Callable[[str], str]) -> _ReplyOutcome:
+        """Apply `reader` to the text; a `RejectedEdit` becomes the problem."""
         if self.problem:
             return self
         try:
@@ -66,18 +66,19 @@ class _Outcome:
 
 
 class Optimiser:
-    """Sends requests within the budget, and keeps the answers."""
+    """Sends requests within the budget, and stores the answers."""
 
     def __init__(self, ask: Ask, budget: SearchBudget, journal: SearchJournal) -> None:
         self._ask, self._budget, self._journal = ask, budget, journal
 
     async def read(
         self, requests: Sequence[OptimiserRequest], reader: Callable[[str], str]
-    ) -> list[_Outcome]:
-        """Send all, read each reply, and send once more where `reader` raises `RejectedEdit`.
+    ) -> list[_ReplyOutcome]:
+        """Send all requests, parse each reply, and repeat a request once if `reader` raises
+        `RejectedEdit`.
 
-        Raises `BudgetExceeded` before anything is sent that does not fit, `EngineError` if the
-        endpoint answers nothing: a resume then sends it again.
+        Raises `BudgetExceeded` before a request that does not fit, `EngineError` if the endpoint
+        answers no request, after which a resume sends them again.
         """
         first = await self._send(requests)
         if first and all(reply.problem for reply in first):
@@ -98,15 +99,17 @@ class Optimiser:
             outcomes[i] = replace(reply.read(reader), cost=cost, unanswered=False)
         return outcomes
 
-    async def _send(self, requests: Sequence[OptimiserRequest]) -> list[_Outcome]:
+    async def _send(self, requests: Sequence[OptimiserRequest]) -> list[_ReplyOutcome]:
+        """Send requests concurrently within the budget, and return their outcomes in order."""
         worst = self._budget.worst.of_call()
         self._budget.reserve(worst * len(requests))
-        outcomes = await asyncio.gather(*(self._one(request) for request in requests))
+        outcomes = await asyncio.gather(*(self._send_one(request) for request in requests))
         for outcome in outcomes:
             self._budget.settle(worst, outcome.cost)
         return outcomes
 
-    async def _one(self, request: OptimiserRequest) -> _Outcome:
+    async def _send_one(self, request: OptimiserRequest) -> _ReplyOutcome:
+        """Return the outcome of a request from the journal, else from the endpoint."""
         answer: JSON | None = self._journal.get(request.key)
         if answer is None:
             try:
@@ -119,4 +122,4 @@ class Optimiser:
                 answer = {"text": "", "usage": asdict(usage), "problem": str(error)}
             self._journal.put(request.key, answer)
         problem, cost = answer["problem"], SearchBudget.call(Usage(**answer["usage"]))
-        return _Outcome(answer["text"], problem, cost, bool(problem))
+        return _ReplyOutcome(answer["text"], problem, cost, bool(problem))

@@ -1,7 +1,6 @@
-"""The optimiser LLM of a prompt search: asked over HTTP, bounded, counted and priced.
+"""The HTTP client of the optimiser LLM, with limits, usage and prices.
 
-`OptimiserClient` is the `Ask` of a search. `engine/remote.py` sends, retries and pauses; this
-module bounds, counts and prices.
+`OptimiserClient` is the `Ask` of a search. `engine/remote.py` sends and retries.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from tutelage.seeds import SeedTree
 from tutelage.types import Message, Sampling
 
 REQUEST_TOKENS = 16_000
-"""Tokens of a request to the optimiser at most; the evidence in it is cut to 12,000."""
+"""Maximum tokens of a request to the optimiser; its evidence is cut to 12,000."""
 
 SECONDS = 120.0
-"""Timeout of one request."""
+"""Timeout of one request in seconds."""
 
 
 class OptimiserClient:
-    """Asks the LLM of a role; see `contract.py`, `Ask`. Used on one event loop.
+    """Client of the LLMs of all optimiser roles; see `contract.py`, `Ask`. Used on one event loop.
 
-    A request carries a seed from the seed tree where the server takes one. Raises `EngineError`
-    when the retries are used up.
+    A request has a seed of the seed tree if the server accepts one. Raises `EngineError` after all
+    retries.
     """
 
     def __init__(
@@ -37,9 +36,9 @@ class OptimiserClient:
         seeds: SeedTree,
         sampling: Sampling,
     ) -> None:
-        """`prices` by role; None is not known and counts no dollars."""
+        """`prices` by role; None is unknown and counts no dollars."""
         self.unknown = 0
-        """Calls whose usage a server did not tell."""
+        """Calls without a usage in the server's reply."""
         self._sampling = sampling
         self._prices, self._seeds = prices, seeds
         self._clients = {
@@ -58,7 +57,7 @@ class OptimiserClient:
     async def __call__(
         self, role: str, messages: Sequence[Message], step_key: str
     ) -> OptimiserReply:
-        """One question; `step_key` addresses its seed."""
+        """Return the reply to one request; `step_key` addresses its seed."""
         client = self._clients[role]
         seed = self._seeds.child(step_key).value(31)
         call = await client.chat(messages, sampling=self._sampling, agent=role, seed=seed)
@@ -76,6 +75,6 @@ class OptimiserClient:
 
 
 def worst_call(prices: Sequence[Price | None], reply_tokens: int) -> Usage:
-    """The most that one request to an optimiser can cost, at the highest of these prices."""
+    """Return the maximum usage of one request to an optimiser, at the highest of these prices."""
     dearest = max((p.cost(REQUEST_TOKENS, reply_tokens) for p in prices if p), default=0.0)
     return Usage(1, REQUEST_TOKENS + reply_tokens, dearest)

@@ -1,8 +1,8 @@
-"""The search's `Play`, made of the real thing: a manager, the runner, models, store.
+"""The `Play` of a search on a rollout manager.
 
-Each rollout of a candidate is played on a `RolloutManager` with the candidate's texts
-in its resources, so that every call, span and reward is recorded as in any other run; its
-identifiers come from the step key of the search, so that they repeat.
+Each rollout of a candidate is played on a `RolloutManager` with the candidate's texts in its
+resources, so that every call, span and reward is recorded as in any other run; its identifiers are
+derived from the step key of the search, so that they repeat.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tutelage.engine.remote import RemoteServers
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.prompts.agent import with_components
 from tutelage.prompts.contract import Components, Episode, RolloutSlot
-from tutelage.prompts.episode import episode_of
+from tutelage.prompts.episode import to_episode
 from tutelage.resources import NamedResources, Roles
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
@@ -41,54 +41,54 @@ if TYPE_CHECKING:
     from tutelage.runs.lifecycle import Run
 
 DRY = "dry-run"
-"""The run's name in identifiers of rollouts that no run keeps."""
+"""Run name in identifiers of rollouts without a run."""
 SLOTS = 64
-"""Rollouts that the embedded policy samples at once, at most."""
+"""Maximum concurrent rollouts of the embedded policy."""
 REMOTE_SECONDS = 120.0
-"""For one request to a task model."""
+"""Timeout of a request to a task model in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """An agent before its models are known."""
+    """An agent without its models."""
 
     agent: Agent
     resources: NamedResources
     reward: RewardFunction | None
-    """Grades what returns no reward of its own."""
+    """Reward of rollouts whose agent returns none."""
     isolation: Isolation = "none"
     policy: Policy | None = None
-    """A policy that was passed."""
+    """A policy passed by the caller."""
     urls: Mapping[str, str] = field(default_factory=dict[str, str])
     """Base URLs of LLMs by resource or model name."""
     environment: EnvironmentFactory | None = None
-    """What answers the agent over several turns."""
+    """The environment that the agent acts in."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentBundle:
-    """An agent with everything it plays with."""
+    """An agent with its models and limits."""
 
     spec: AgentSpec
     resources: NamedResources
-    """Those of the agent, with an LLM if it needs one."""
+    """The agent's resources, including an LLM if it needs one."""
     policy: Policy | None
-    """What the LLMs of `roles.policies` are sampled from."""
+    """The policy that the LLMs of `roles.policies` are sampled from."""
     roles: Roles
     caps: CallLimits
     sampling: Sampling
     endpoints: Mapping[str, Endpoint]
-    """Of the LLMs of `roles.remote`, by resource."""
+    """Endpoints of the LLMs of `roles.remote`, by resource."""
     prices: Mapping[str, Price | None]
-    """By resource; None is not known."""
+    """Prices by resource; None if unknown."""
     success: Success | None
     """The user's definition of success."""
     limits: RunnerSettings
-    """Limits of a rollout, of no run yet."""
+    """Limits of a rollout, without a run id."""
 
 
 class CandidateRunner(RolloutManager):
-    """A manager on which a search plays its candidates; once entered it is a `Play`."""
+    """A manager that plays candidates; once entered it is a `Play`."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class CandidateRunner(RolloutManager):
         on_rollout: Callable[[Rollout], None],
         run: Run | None = None,
     ) -> None:
-        """`on_rollout` receives each rollout; `run` stores it, without a run nothing is kept."""
+        """`on_rollout` receives each rollout; `run` stores it, without a run nothing is stored."""
         self._servers = RemoteServers(bundle.endpoints, timeout=REMOTE_SECONDS)
         super().__init__(
             bundle.spec.agent,
@@ -112,13 +112,13 @@ class CandidateRunner(RolloutManager):
         self._settings = replace(bundle.limits, run_id=DRY if run is None else run.id)
         self._traces = run and partial(ingest_traces, run.writer.submit_spans, run.id)
         self._stored = set(run.store.rollout_ids(run.id)) if run else set[str]()
-        """Rollouts of a killed process; what has no answer among them is played again."""
+        """Rollout ids of an interrupted process; those without an answer are played again."""
         self._engine: Engine | None = None
         self.unknown = 0
-        """Calls whose usage a server did not tell."""
+        """Calls without a usage in the server's reply."""
 
     async def __call__(self, components: Components, task: Task, slot: RolloutSlot) -> Episode:
-        """Play one rollout of a candidate; a search calls it."""
+        """Play one rollout of a candidate and return its episode."""
         bundle, run = self._bundle, self._run
         seeds = self._seeds.child("play", slot.key)
         spec = RolloutSpec(task, slot.split, task.id, slot.sample, seeds, label=slot.candidate)
@@ -167,4 +167,4 @@ class CandidateRunner(RolloutManager):
         text = sessions[-1].feedback if sessions else ""
         usage = meter.usage() if bundle.roles.remote else None
         self.unknown += meter.cost.unknown
-        return episode_of(rollout, text, usage, bundle.success)
+        return to_episode(rollout, text, usage, bundle.success)

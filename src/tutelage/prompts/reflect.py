@@ -1,9 +1,9 @@
 """Pooled reflection: this package's variant of GEPA, the default with an endpoint.
 
 Parents are drawn from GEPA's Pareto front (`gepa.py`). A step is several reflections, each on a few
-of the parent's failures. Their sentences are sorted out by trials and composed to one child
-(`sentence_model.py`), which must keep up with the leader on a few validation tasks before it may
-cost a full validation.
+of the parent's failures. Trials estimate their sentences, and the best form one child
+(`sentence_model.py`), which must match the leader on a few validation tasks before a full
+validation.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import ClassVar
 
 from tutelage.prompts import requests
 from tutelage.prompts.compose import compose
-from tutelage.prompts.evaluator import judged_both
-from tutelage.prompts.gepa import merge, steps
+from tutelage.prompts.evaluator import judged_pairs
+from tutelage.prompts.gepa import draw_steps, merge
 from tutelage.prompts.lineage import Candidate
 from tutelage.prompts.search import EditRequest, SearchState
 from tutelage.types import Mode, Task
 
 RACE, BEHIND = 8, 0.035
-"""Validation tasks on which a child is compared with the leader, and how far behind it may be
-there, because they are few."""
+"""Validation tasks on which a child is compared with the leader, and its tolerated deficit in
+reward, since they are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Reflect:
     """Settings of the search."""
 
     minibatch: int = 6
-    """Training tasks a step."""
+    """Training tasks per step."""
     shown: int = 3
-    """Failures that a reflection sees."""
+    """Failures in a reflection."""
     asks: int = 4
-    """Reflections a step, each on failures of its own."""
+    """Reflections per step, each on other failures."""
     trials: int = 30
-    """Rollouts a step that estimate the effect of the sentences of all proposals."""
+    """Rollouts per step that estimate the effect of the sentences of all proposals."""
     rounds: int | None = None
 
     name: ClassVar[str] = "reflect"
@@ -43,14 +43,14 @@ class Reflect:
     needs_optimiser: ClassVar[bool] = True
 
     def proposals(self, rollouts: int, val: int) -> int:
-        """See `Algorithm`."""
+        """Return the number of proposals that fit; see `Algorithm`."""
         return max(0, rollouts - val) // (val + self.minibatch + self.trials) * self.asks
 
     async def search(self, state: SearchState) -> None:
-        """See `Algorithm`."""
+        """Run the search; see `Algorithm`."""
         size, tried = min(self.minibatch, len(state.train)), set[tuple[str, ...]]()
         one_pass = len(state.train) // size
-        for number, rng, parent, tasks in steps(state, self.rounds, size, one_pass):
+        for number, rng, parent, tasks in draw_steps(state, self.rounds, size, one_pass):
             kept = await self._step(state, parent, tasks, number)
             if kept and len(state.names) > 1:
                 await merge(state, rng, tried)
@@ -58,8 +58,8 @@ class Reflect:
     async def _step(
         self, state: SearchState, parent: Candidate, tasks: list[Task], number: int
     ) -> bool:
-        """Reflect on failures, sort out the sentences, and validate the composed child; return True
-        if it was kept. Components take turns."""
+        """Reflect on failures, estimate the sentences, and validate the composed child; return True
+        if it is kept. Components take turns."""
         (before,) = await state.score([parent], Mode.TRAIN, tasks)
         if not before.mendable:
             return False
@@ -80,7 +80,7 @@ class Reflect:
             (after,) = await state.score([child], Mode.VAL, few)
             if after.infra_error:
                 continue
-            old, new = judged_both(leader.outcomes[: len(after.outcomes)], after.outcomes)
+            old, new = judged_pairs(leader.outcomes[: len(after.outcomes)], after.outcomes)
             gap = sum(new) / max(1, len(new)) - sum(old) / max(1, len(new))
             if gap < -BEHIND:
                 child.decide("rejected", f"{gap:+.3g} on {len(few)} validation tasks")

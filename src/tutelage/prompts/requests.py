@@ -1,9 +1,9 @@
-"""The messages that optimiser LLMs are sent: criticise, edit, reflect, repair.
+"""The messages to optimiser LLMs: critique, edit, reflect, repair.
 
-Texts only. They hold the current component, the evidence and the laws an edit must keep, so that a
-reply can be judged from its request alone. The evidence is question, trace (tool calls, results,
-answer) and the grader's feedback; 2,000 tokens a rollout and 12,000 a request at most, cut in the
-middle, since beginnings and ends tell most. `edits.py` reads the replies.
+They hold the current component, the evidence and the rules for an edit. The evidence is question,
+trace (tool calls, results, answer) and the grader's feedback; at most 2,000 tokens per rollout and
+12,000 per request, cut in the middle, since beginnings and ends are most informative. `edits.py`
+parses the replies.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from tutelage.prompts.contract import Episode
-from tutelage.prompts.edits import question
+from tutelage.prompts.edits import question_text
 from tutelage.prompts.evaluator import EvaluationItem
 from tutelage.types import Message
 
@@ -20,9 +20,9 @@ STYLES = {
     "rewrite": "Rewrite the text so that the problems named cannot come back. Keep what works.",
     "one point": "Mend only the most important problem. Stay as close to the text as you can.",
 }
-"""How edits of one critique differ: a free rewrite, and one point at a time."""
+"""Styles of edits: a free rewrite, and one point at a time."""
 
-_LAWS = (
+_RULES = (
     "Write general instructions: no example, question or answer of the rollouts. Keep every "
     "{placeholder} as it stands. Reply with the whole new text between <prompt> and </prompt>."
 )
@@ -36,49 +36,50 @@ Shown = Sequence[tuple[EvaluationItem, Episode]]
 
 
 def critique(component: str, text: str, shown: Shown) -> list[Message]:
-    """Ask why rollouts went wrong (the textual gradient)."""
-    return _messages(
+    """Return a request for the reasons of failed rollouts (the textual gradient)."""
+    return _build_messages(
         "You find out why an AI agent fails. You give a short critique and no new prompt.",
         f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
-        f"The agent played these tasks:\n\n{_rendered(shown)}\n\n"
+        f"The agent played these tasks:\n\n{_format_rollouts(shown)}\n\n"
         "Write a critique: what in the text, or missing from it, led to the bad rewards?",
     )
 
 
 def edit(component: str, text: str, criticism: str, style: str) -> list[Message]:
-    """Ask for a new text that answers a critique, in one of `STYLES`."""
-    return _messages(
+    """Return a request for a new text that answers a critique, in one of `STYLES`."""
+    return _build_messages(
         "You improve the instructions of an AI agent.",
         f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
-        f"A critique of it:\n<critique>\n{criticism}\n</critique>\n\n{STYLES[style]} {_LAWS}",
+        f"A critique of it:\n<critique>\n{criticism}\n</critique>\n\n{STYLES[style]} {_RULES}",
     )
 
 
 def reflect(component: str, text: str, shown: Shown) -> list[Message]:
-    """Ask for a new text straight from the evidence (GEPA's reflective mutation)."""
-    return _messages(
+    """Return a request for a new text from the evidence (GEPA's reflective mutation)."""
+    return _build_messages(
         "You improve the instructions of an AI agent from what happened when it followed them.",
         f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
-        f"The agent played these tasks:\n\n{_rendered(shown)}\n\n"
-        f"Work out what the agent needs to be told, then write a new text. {_LAWS}",
+        f"The agent played these tasks:\n\n{_format_rollouts(shown)}\n\n"
+        f"Work out what the agent needs to be told, then write a new text. {_RULES}",
     )
 
 
 def repair(asked: Sequence[Message], reply: str, problem: str) -> list[Message]:
-    """Ask once more, with what was wrong with the reply."""
+    """Return a repeated request with the problem of the reply."""
     return [
         *asked,
         Message("assistant", reply or "(nothing)"),
-        Message("user", f"That cannot be used: {problem}. {_LAWS}"),
+        Message("user", f"That cannot be used: {problem}. {_RULES}"),
     ]
 
 
-def _messages(system: str, user: str) -> list[Message]:
+def _build_messages(system: str, user: str) -> list[Message]:
+    """Return a system and a user message."""
     return [Message("system", system), Message("user", user)]
 
 
-def cut(text: str, limit: int) -> str:
-    """`text` with its middle left out, where it has more than `limit` tokens."""
+def cut_middle(text: str, limit: int) -> str:
+    """Return `text` without its middle if it has more than `limit` tokens."""
     pieces = _PIECE.findall(text)
     if len(pieces) <= limit:
         return text
@@ -88,16 +89,18 @@ def cut(text: str, limit: int) -> str:
     return f"{''.join(pieces[:head])}\n[... {left_out} tokens left out ...]\n{end}"
 
 
-def _rendered(shown: Shown) -> str:
-    """The rollouts as text, each with its share of the request."""
+def _format_rollouts(shown: Shown) -> str:
+    """Return the rollouts as text, each with an equal share of the request."""
     share = min(TRACE_TOKENS, REQUEST_TOKENS // max(1, len(shown)))
     return "\n\n".join(
-        f"<rollout>\n{cut(_one(item, episode), share)}\n</rollout>" for item, episode in shown
+        f"<rollout>\n{cut_middle(_format_rollout(item, episode), share)}\n</rollout>"
+        for item, episode in shown
     )
 
 
-def _one(item: EvaluationItem, episode: Episode) -> str:
-    asked = question(item.task, "\n") or item.task.title
+def _format_rollout(item: EvaluationItem, episode: Episode) -> str:
+    """Return one rollout as text."""
+    asked = question_text(item.task, "\n") or item.task.title
     fields = {
         "Trace": episode.trace,
         "Reward": f"{episode.value:.3g}" + (" (exact)" if episode.exact else ""),

@@ -1,13 +1,13 @@
-"""A prompt search as a run: begun, resumed, and confirmed with fresh tasks.
+"""A prompt search as a run: started, resumed, and confirmed with new test tasks.
 
-    best_prompt.txt      the winner, one file a component; while the search runs, the best so far
-    lineage.jsonl        every candidate, byte for byte reproducible
-    result.json          the outcome in numbers, under the names that other runs use as well
-    metrics.jsonl        a line a round
+    best_prompt.txt      the best prompt so far, one file per component
+    lineage.jsonl        every candidate, reproducible byte for byte
+    result.json          the results, with the field names of other runs
+    metrics.jsonl        one line per round
     tasks/*.jsonl        the splits
-    store.db             every rollout, and every answer as an event: what a resume goes on from
+    store.db             every rollout, and every answer as an event, for resume
 
-The command line and `Trainer` are thin callers; `runs/lifecycle.py` has the steps of every run.
+Callers are the command line and `Trainer`; `runs/lifecycle.py` has the steps of every run.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from tutelage.prompts.budget import SearchBudget
 from tutelage.prompts.config import KIND, PromptConfig
 from tutelage.prompts.contract import Components, RolloutSlot
 from tutelage.prompts.evaluator import Evaluator, SearchJournal
-from tutelage.prompts.figures import figures_of
+from tutelage.prompts.figures import build_figures
 from tutelage.prompts.holdout_test import HoldoutResult, Verdict, run_holdout_test
 from tutelage.prompts.lineage import LINEAGE_FILE
 from tutelage.prompts.optimiser_client import OptimiserClient
 from tutelage.prompts.play import DRY, CandidateRunner
 from tutelage.prompts.search import SearchResult, optimise
-from tutelage.prompts.setup import SearchSetup, setup_from
-from tutelage.prompts.tasks import fresh, read_tasks, write_tasks
+from tutelage.prompts.setup import SearchSetup, build_setup
+from tutelage.prompts.tasks import draw_fresh_tasks, read_tasks, write_tasks
 from tutelage.resources import NamedResources
 from tutelage.runs import lifecycle
 from tutelage.runs.callbacks import Callback
 from tutelage.runs.figures import Figures, RunFiles, read_object
-from tutelage.runs.findings import keep, warnings_of
+from tutelage.runs.findings import add_findings, list_warnings
 from tutelage.runs.fingerprint import settings_sources
 from tutelage.runs.folder import RunFolder, folder_at, locked, write_json, write_text
 from tutelage.runs.health import ROLLOUT_RULES, Setup
@@ -53,11 +53,11 @@ from tutelage.runs.kinds import (
     register,
     stored_settings,
 )
-from tutelage.runs.lifecycle import Run, ending, opened
+from tutelage.runs.lifecycle import Run, opened, record_outcome
 from tutelage.runs.metrics import (
+    check_equal_failures,
     low_reward_text,
     rollout_metrics,
-    stop_if_alike,
     unused_template_warnings,
 )
 from tutelage.runs.progress import Progress
@@ -75,13 +75,13 @@ _REMEDIES = {
     "constant_reward": "see whether the reward reads the reply as it is, and whether any prompt "
     "can earn more: tutelage show RUN --rollouts 3"
 }
-"""What to try where the remedy of a training does not fit a search."""
+"""Remedies that replace those of a training."""
 
 
 @register
 @dataclass
 class PromptSearch(RunKind):
-    """A search for better prompts; what its journal has is not played again."""
+    """A search for better prompts as a run; answers in its journal are not repeated."""
 
     name: ClassVar[str] = KIND
     model: ClassVar[type[RunSettings]] = PromptConfig
@@ -95,13 +95,13 @@ class PromptSearch(RunKind):
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """Return the search of the folder, put together again."""
+        """Return the search of a folder, created from its configuration."""
         return cls(read_setup(folder))
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
-        """Return its candidates, models and costs."""
-        return figures_of(files)
+        """Return the figures of a search: candidates, models and costs."""
+        return build_figures(files)
 
     def config(self) -> JSON:
         """Return the keys, the models with their addresses, and the seed components."""
@@ -116,25 +116,25 @@ class PromptSearch(RunKind):
         }
 
     def difference(self, folder: RunFolder) -> str | None:
-        """Return which keys differ, unless changes are allowed."""
+        """Return the keys that differ, unless changes are allowed."""
         changed = None if self.setup.config.allow_changes else super().difference(folder)
         return changed and f"{changed} (--allow-changes continues anyway)"
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
-        """Return the hashes of its setup."""
+        """Return hashes of the setup and of the sources named in the settings."""
         named = {"environment": self.setup.config.environment}
         return self.setup.sources() | settings_sources(named, folder)
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
-        """Return this search: it is put together already."""
+        """Return this search, since its setup is complete."""
         return self
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """Do nothing: the setup is checked already."""
+        """Do nothing: the setup is already checked."""
 
     @property
     def head(self) -> RunHeader:
-        """What store, loggers and collector know of the run."""
+        """Return the run's facts for store, loggers and trace collector."""
         config, env = self.setup.config, environment()
         return RunHeader(
             recipe=config.recipe,
@@ -150,24 +150,25 @@ class PromptSearch(RunKind):
         write_tasks(folder, self.setup.splits)
 
     def open(self, run: Run) -> None:
-        """Remove the metrics: a replay reports every round again."""
+        """Remove the metrics, since a replay reports every round again."""
         run.folder.metrics.unlink(missing_ok=True)
 
     def phases(self) -> Sequence[Phase]:
-        """Return the search, with its held-out test."""
+        """Return the search phase, which includes the held-out test."""
         return [("search", self._search)]
 
     async def _search(self, run: Run) -> None:
+        """Run the search and write its outcome."""
         setup, config = self.setup, self.setup.config
         seeds = SeedTree(config.seed).child("prompt")
-        recorder, journal = _Recorder(run, self), SearchJournal(run.store, run.id)
+        recorder, journal = _SearchRecorder(run, self), SearchJournal(run.store, run.id)
         temperature, most = config.optimiser_temperature, config.optimiser_tokens
         asked = Sampling(temperature=temperature, max_tokens=most)
         client = OptimiserClient(setup.endpoints, setup.prices, seeds.child("optimiser"), asked)
         runners = setup.settings.runners
         async with (
             aclosing(client) as ask,
-            CandidateRunner(setup.bundle, seeds, runners, recorder.heard, run) as play,
+            CandidateRunner(setup.bundle, seeds, runners, recorder.add_rollout, run) as play,
         ):
             result = await optimise(
                 setup.algorithm,
@@ -187,33 +188,34 @@ class PromptSearch(RunKind):
             recorder.warn([low_reward_text("failure_reward", failed, lowest)])
         causes = {str(f.cause): f.number for f in run.store.failures(run.id)}
         fields["failures"] = dict(sorted(causes.items()))
-        fields["warnings"] = recorder.warnings + warnings_of(recorder.health, "iteration")
+        fields["warnings"] = recorder.warnings + list_warnings(recorder.health, "iteration")
         fields["health"] = recorder.health
         if unknown := play.unknown + ask.unknown:
             fields["calls_without_usage"] = unknown
         self._fields = fields
 
     def result(self, status: str) -> JSON | None:
-        """Return the outcome; a search that was stopped has its journal instead."""
+        """Return the outcome; None for a stopped search."""
         return self._fields if status == FINISHED else None
 
 
 def read_setup(folder: RunFolder, allow_changes: bool = False) -> SearchSetup:
-    """Put the search of a folder together again. Raises `RunError`, `ConfigError`."""
+    """Return the search of a folder, created from its configuration. Raises `RunError`,
+    `ConfigError`."""
     if agent := read_object(folder.config).get("python"):
         raise RunError(
-            f"the run in {str(folder.path)!r} searches for the Python agent {agent!r}, "
-            "which only its program has; resume it there with "
+            f"the run in {str(folder.path)!r} is a search for the Python agent {agent!r}, "
+            "which exists only in its program; resume it there with "
             f"Trainer(output_dir={str(folder.path)!r}, ...)"
         )
     config = stored_settings(folder, PromptConfig)
     if allow_changes:
         config = config.model_copy(update={"allow_changes": True})
-    return setup_from(config, environment(), splits=read_tasks(folder))
+    return build_setup(config, environment(), splits=read_tasks(folder))
 
 
 def write_best(folder: RunFolder, components: Components) -> None:
-    """Write one file a component; the first one has the short name."""
+    """Write one file per component; the first one is `best_prompt.txt`."""
     for name, text in components.items():
         safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
         file = BEST if name == min(components) else f"best_prompt.{safe}.txt"
@@ -223,8 +225,8 @@ def write_best(folder: RunFolder, components: Components) -> None:
 def write_outcome(
     folder: RunFolder, setup: SearchSetup, result: SearchResult, seconds: float
 ) -> JSON:
-    """Write the lineage and the best prompt; return the fields of `result.json`. Names such as
-    `success_after_sampled` mean what they do for every run."""
+    """Write the lineage and the best prompt; return the fields of `result.json`, which has the
+    names of other runs, such as `success_after_sampled`."""
     write_text(folder.path / LINEAGE_FILE, result.lineage.jsonl())
     write_best(folder, result.components)
     test, spent = result.test, (result.spent + result.test_spent).to_dict()
@@ -260,7 +262,8 @@ def write_outcome(
 
 
 def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) -> JSON:
-    """Play seed and best on fresh held-out tasks; the look is counted and kept in `result.json`."""
+    """Play seed and best prompt on new held-out tasks, record the test in `result.json`, and return
+    it."""
     finished = folder.read_result()
     if finished is None or "components" not in finished:
         raise RunError(
@@ -270,7 +273,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     setup = read_setup(folder)
     looks: list[JSON] = list(finished.get("confirmations", []))
     used = len(setup.splits.test) + sum(int(look["tasks"]) for look in looks if not look["files"])
-    tasks = fresh(setup.config, used, files, setup.bundle.spec.environment)
+    tasks = draw_fresh_tasks(setup.config, used, files, setup.bundle.spec.environment)
     replace(setup.splits, test=tasks).check_held_out(setup.fields)
     settings, seeds = setup.settings, SeedTree(setup.config.seed).child("prompt")
     budget = SearchBudget(replace(settings.limits, rollouts=None), settings.worst)
@@ -286,7 +289,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     with (
         locked(folder),
         opened(PromptSearch(setup).head, folder, progress) as run,
-        ending(run, lambda status: dict(finished) if status == FINISHED else None),
+        record_outcome(run, lambda status: dict(finished) if status == FINISHED else None),
     ):
         holdout = asyncio.run(played())
     fields = holdout.to_dict() | {"files": list(files)}
@@ -296,7 +299,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
 
 
 async def preflight(setup: SearchSetup, n: int) -> list[Rollout]:
-    """Play `n` training tasks with the seed prompt, one after another; nothing is written."""
+    """Play `n` training tasks with the seed prompt, one after another, without writing files."""
     rollouts: list[Rollout] = []
     seeds = SeedTree(setup.config.seed).child(DRY)
     async with CandidateRunner(setup.bundle, seeds, 1, rollouts.append) as play:
@@ -308,9 +311,9 @@ async def preflight(setup: SearchSetup, n: int) -> list[Rollout]:
 # ---------------------------------------------------------------- observers
 
 
-class _Recorder(Observer):
-    """Writes the metrics of each round and the best prompt so far, notes what is wrong with the
-    rollouts, and passes everything on."""
+class _SearchRecorder(Observer):
+    """Writes the metrics of each round and the best prompt, records health findings, and forwards
+    events."""
 
     def __init__(self, run: Run, search: PromptSearch) -> None:
         self._run, self._inner, self._callbacks = run, search.observer, search.callbacks
@@ -318,13 +321,13 @@ class _Recorder(Observer):
         self.warnings: list[str] = []
         self.health: list[JSON] = []
         self.lowest = search.setup.config.failure_reward
-        """The lowest reward of a rollout that did not fail, if lower than a failure's."""
+        """The lowest reward of a rollout that did not fail, if lower than the failure reward."""
         self._number = 0
         self._failures: dict[str, str] = {}
         self._steps: list[dict[str, float]] = []
         self._rollouts: list[Rollout] = []
 
-    def heard(self, rollout: Rollout) -> None:
+    def add_rollout(self, rollout: Rollout) -> None:
         """Keep a rollout until the next examination."""
         self._rollouts.append(rollout)
         if rollout.reward is not None and rollout.last.failure is None:
@@ -333,17 +336,17 @@ class _Recorder(Observer):
             callback.on_rollout_end(rollout)
 
     def warn(self, warnings: Sequence[str]) -> None:
-        """Note warnings, and keep them for the result."""
+        """Show warnings, and keep them for the result."""
         self.warnings += warnings
         for warning in warnings:
             self._run.progress.note(f"Warning: {warning}")
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
-        """Pass it on."""
+        """Forward the progress."""
         self._inner.played(stage, done, total, spent)
 
     def examine(self, *, ended: bool = False) -> None:
-        """Note what is wrong with the rollouts since the last time."""
+        """Record health findings of the rollouts since the last examination."""
         run = shlex.quote(str(self._run.folder.path))
         if self._rollouts:
             self._steps.append(rollout_metrics(self._rollouts))
@@ -358,12 +361,12 @@ class _Recorder(Observer):
             remedies=_REMEDIES,
             failures=self._failures,
         )
-        for finding in keep(self.health, self._steps, setup, number=self._number, run=run):
+        for finding in add_findings(self.health, self._steps, setup, number=self._number, run=run):
             self._run.progress.note(f"Warning: {finding}")
 
     def round(self, found: Round) -> None:
         """Write one line of metrics, and the best prompt so far. Raises `FailureBudgetError` if the
-        reward raised the same on every rollout of the first round."""
+        reward raised the same error on every rollout of the first round."""
         run = self._run
         line = {"phase": "search", "step": found.number, "candidates": len(found.standings)}
         run.log({**line, "leader": found.leader, **found.spent.to_dict(), **found.metrics()})
@@ -376,7 +379,7 @@ class _Recorder(Observer):
             run.writer.flush()
             count, failed = run.store.count(run.id), run.store.failures(run.id)
             if [(f.cause, f.number) for f in failed] == [(FailureCause.ANSWER_ERROR, count)]:
-                stop_if_alike(list(run.store.rollouts(run.id)), count)
+                check_equal_failures(list(run.store.rollouts(run.id)), count)
             # A resume has played only a part of them; only the seed has the agent's own texts.
             if len(self._rollouts) >= found.spent.rollouts:
                 seeds = [r for r in self._rollouts if r.label == self._rollouts[0].label]
@@ -385,17 +388,17 @@ class _Recorder(Observer):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reported(Observer):
-    """Passes rounds and rollouts to a `Progress`, whose steps are rounds."""
+class _ProgressObserver(Observer):
+    """Forwards rounds and rollouts to a `Progress`, with rounds as steps."""
 
     progress: Progress
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
-        """Show the rollouts of a batch."""
+        """Show the progress of a batch."""
         self.progress.evaluation(stage, done, total)
 
     def round(self, found: Round) -> None:
-        """Show one step; its reward is that of the prompt that the round began with."""
+        """Show one step, with the reward of the leader at the beginning of the round."""
         values = {"rollouts": float(found.spent.rollouts), "dollars": found.spent.dollars}
         self.progress.step(found.number, values | found.metrics())
 
@@ -415,9 +418,9 @@ class PromptResult(TrainingResult):
     components: Mapping[str, str] = field(default_factory=dict[str, str])
     """The best texts, by component."""
     resources: NamedResources = field(default_factory=NamedResources)
-    """The agent's resources with the best texts in place; the others are untouched."""
+    """The agent's resources with the best texts in place."""
     dollars: float = 0.0
-    """The cost of endpoints, where their prices are known."""
+    """The cost of endpoints with known prices."""
 
     def __repr__(self) -> str:
         low, high = self.interval
@@ -427,22 +430,22 @@ class PromptResult(TrainingResult):
 
     @property
     def prompt(self) -> str:
-        """The best text, of the first component if there are several."""
+        """Return the best text, of the first component if there are several."""
         return self.components[min(self.components)]
 
 
 async def search_agent(
     setup: SearchSetup, output: Path, callbacks: Sequence[Callback], progress: Progress
 ) -> PromptResult:
-    """Run the search and return its result; in a folder that has it unfinished, it goes on.
+    """Run the search and return its result; an unfinished search in the folder is resumed.
 
-    Raises `ConfigError` and other `TutelageError`s, most of them before anything runs.
+    Raises `ConfigError` and other `TutelageError`s, most of them before any rollout.
     """
     folder = folder_at(output)
     facts = {**setup.facts, "run": str(folder.path)}
     progress.start(f"prompt search, {setup.algorithm.name}", facts)
     progress.phase("search")
-    search = PromptSearch(setup, _Reported(progress), callbacks)
+    search = PromptSearch(setup, _ProgressObserver(progress), callbacks)
     fields = await lifecycle.begin(search, folder, progress)
     progress.finish()
     gap, components = fields["test"]["reward"], dict(fields["components"])

@@ -1,13 +1,13 @@
-"""Screening: which phrases help, by a designed experiment and a regression; no optimiser LLM.
+"""Screening: selection of helpful phrases by a designed experiment and a regression, without an
+optimiser LLM.
 
 Subsets of a bank of phrases are each played on one training task, in waves. Ridge regression of the
-reward on the phrases says what each is worth. The first wave's subsets are random; those of later
-waves are drawn by Thompson sampling (Agrawal and Goyal 2013, arXiv 1209.3352) from what is known so
-far: phrases that help only together with others are then seen among those others. The best k
-together are validated for several k, with the best subsets played, and the winner is polished by
-dropping and adding one phrase at a time. Where that ends before the budget, a further wave looks
-for what was missed. It needs about ten rollouts a phrase; below that, whole random subsets are
-validated. `bank.py` makes the phrases.
+reward on the phrases estimates the effect of each. The first wave's subsets are random; those of
+later waves are drawn by Thompson sampling (Agrawal and Goyal 2013, arXiv 1209.3352) from the
+current estimate, so phrases that help only together are played together. The best k are validated
+for several k, with the best subsets played, and the winner is improved by dropping and adding one
+phrase at a time. If budget is left, another wave follows. It needs about ten rollouts per phrase;
+below that, random subsets are validated. `bank.py` makes the phrases.
 """
 
 from __future__ import annotations
@@ -26,57 +26,57 @@ from tutelage.prompts.bank import GENERIC
 from tutelage.prompts.lineage import Candidate
 from tutelage.prompts.search import SearchState
 from tutelage.prompts.selection import successive_halving
-from tutelage.prompts.sentence_model import DIGITS, rounded
+from tutelage.prompts.sentence_model import DIGITS, round_off
 
 ROLLOUTS_A_PHRASE = 10
 WAVES = 3
-"""Waves of the experiment; each has a third of its rollouts."""
+"""Waves of the experiment, of equal size."""
 LATER = 2
-"""Rollouts a phrase of a wave that follows the experiment."""
+"""Rollouts per phrase of a wave after the experiment."""
 ADDED = 4
 """Phrases that a round of polish tries to add."""
 PLAYED = 3
-"""Subsets of the experiment that are validated as they were played."""
+"""Played subsets of the experiment that are validated unchanged."""
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Settings. `bank` are the phrases, which are tried in the first component."""
+    """Settings of the search. `bank` are the phrases, which are tried in the first component."""
 
     bank: tuple[str, ...] = GENERIC
     subset: int = 6
-    """Phrases of a subset."""
+    """Phrases per subset."""
     ridge: float = 1.0
     share: float = 0.6
-    """The most of the rollouts that the experiment may take, without the waves that follow it."""
+    """Maximum share of the rollouts for the experiment, without later waves."""
     rounds: int | None = None
-    """Rounds of polish at most; None lets the budget and progress end it."""
+    """Maximum rounds of polish; None is limited by budget and progress."""
     patience: int = 2
-    """Waves after the experiment that may find nothing better, one after the other."""
+    """Consecutive waves without an improvement after which the search ends."""
 
     name: ClassVar[str] = "screen"
     address: ClassVar[str] = "screen"
     needs_optimiser: ClassVar[bool] = False
 
     def proposals(self, rollouts: int, val: int) -> int:
-        """See `Algorithm`."""
+        """Return the number of proposals that fit; see `Algorithm`."""
         return int(max(0, rollouts - val) * (1 - self.share)) // val
 
     @property
     def experiment(self) -> int:
-        """The fewest rollouts with which all phrases are tried."""
+        """Return the fewest rollouts with which all phrases are tried."""
         return math.ceil(ROLLOUTS_A_PHRASE * len(self.bank) / self.share)
 
     async def search(self, state: SearchState) -> None:
-        """See `Algorithm`. Raises `ConfigError` without a phrase."""
+        """Run the search; see `Algorithm`. Raises `ConfigError` without a phrase."""
         if not self.bank:
             raise ConfigError("screen needs phrases to try; pass bank=('...', ...)")
         room, bank = state.budget.limits.rollouts, self.bank
         if room is not None:  # the generic phrases come first, the user's own last
             bank = bank[-max(1, int(self.share * room / ROLLOUTS_A_PHRASE)) :]
-        phrases = _Phrases(replace(self, bank=bank), state, state.names[0])
+        phrases = _ScreenState(replace(self, bank=bank), state, state.names[0])
         trials = ROLLOUTS_A_PHRASE * len(bank)
         waves = [trials * (i + 1) // WAVES - trials * i // WAVES for i in range(WAVES)]
         waited = 0
@@ -95,14 +95,14 @@ class Screen:
 
 
 _Subset = tuple[int, ...]
-"""Phrases by number, in order."""
+"""Sorted numbers of phrases."""
 _Trial = tuple[_Subset, int, float]
-"""A subset that was tried, its task, and its reward."""
+"""A played subset, its task, and its reward."""
 
 
 @dataclass(slots=True)
-class _Phrases:
-    """The phrases of one search: what was played of them, and the candidates made of them."""
+class _ScreenState:
+    """The state of a screening: trials, and the candidates made of them."""
 
     settings: Screen
     state: SearchState
@@ -120,13 +120,13 @@ class _Phrases:
 
     @property
     def polished_enough(self) -> bool:
-        """True after the last round of polish, or if the best candidate is always right."""
+        """Return True after the last round of polish, or if the best candidate is always right."""
         rounds, known = self.settings.rounds, self.state.validated.get(self.best.id)
         perfect = known is not None and known[1].exact == 1.0
         return perfect or (rounds is not None and self.polished >= rounds)
 
     def text(self, picked: Sequence[int]) -> str:
-        """Return the seed with these phrases, one a line."""
+        """Return the seed with these phrases, one per line."""
         bank, seed = self.settings.bank, self.state.seed.components[self.component]
         return "\n".join([seed, *(bank[i] for i in picked)])
 
@@ -141,8 +141,8 @@ class _Phrases:
         size = min(self.settings.subset, bank)
         if self.trials:
             mean, covariance = self.effects()
-            drawn = rounded(rng.multivariate_normal(mean, covariance, trials, method="cholesky"))
-            subsets = [_best(effects, size) for effects in drawn]
+            drawn = round_off(rng.multivariate_normal(mean, covariance, trials, method="cholesky"))
+            subsets = [_select_best(effects, size) for effects in drawn]
         else:
             dealt = (rng.choice(bank, size, replace=False) for _ in range(trials))
             subsets = [tuple(sorted(int(i) for i in subset)) for subset in dealt]
@@ -154,17 +154,17 @@ class _Phrases:
         self.waves += 1
 
     def effects(self) -> tuple[Floats, Floats]:
-        """Return what each phrase adds to the reward, from all trials: mean and covariance."""
+        """Return the effect of each phrase on the reward, from all trials: mean and covariance."""
         subsets, tasks, rewards = zip(*self.trials, strict=True)
         bank = range(len(self.settings.bank))
         design = np.array([[i in subset for i in bank] for subset in subsets], dtype=float)
         return effects(design, np.asarray(tasks), np.asarray(rewards), self.settings.ridge)
 
     async def validate_best(self) -> None:
-        """Validate the best k phrases for several k, and the subsets that did best as played.
+        """Validate the best k phrases for several k, and the best played subsets.
 
-        They are halved among themselves: on few tasks a new one may tie with the best so far, whose
-        failures on the others are known.
+        They are halved without the best candidate so far: on few tasks a new candidate may tie with
+        it.
         """
         mean, _ = self.effects()
         ranked = [int(i) for i in np.argsort(-mean, kind="stable")]
@@ -174,13 +174,15 @@ class _Phrases:
         earned: dict[_Subset, list[float]] = {}
         for subset, _, reward in self.trials:
             earned.setdefault(subset, []).append(reward)
-        order = sorted(earned, key=lambda s: (-float(np.mean(earned[s])), -_total(mean, s), s))
+        order = sorted(
+            earned, key=lambda s: (-float(np.mean(earned[s])), -_sum_effects(mean, s), s)
+        )
         tried += [("best played", subset) for subset in order[:PLAYED]]
         await self._validate(tried, mean)
 
     async def polish(self) -> None:
-        """Drop or add one phrase as long as that is better. Additions are tried four at a time, the
-        most promising first, until none is left."""
+        """Drop or add one phrase while that improves the reward. Additions are tried four at a
+        time, the most promising first."""
         skipped, left = 0, True
         while left and not self.polished_enough:
             self.state.close_round()
@@ -196,10 +198,10 @@ class _Phrases:
             left = skipped < len(outside)
 
     async def _validate(self, tried: Sequence[tuple[str, Sequence[int]]], mean: Floats) -> bool:
-        """Halve new candidates of subsets; return True if one is better than the best so far. Those
-        that the regression ranks first go on where few tasks cannot separate them."""
+        """Validate new candidates of subsets by successive halving, ranked by the regression;
+        return True if one is better than the best so far."""
         made: list[Candidate] = []
-        for operation, picked in sorted(tried, key=lambda t: -_total(mean, t[1])):
+        for operation, picked in sorted(tried, key=lambda t: -_sum_effects(mean, t[1])):
             chosen = tuple(sorted(picked))
             new = self.propose(chosen, operation)
             self.picked.update((c.id, chosen) for c in new)
@@ -214,11 +216,12 @@ class _Phrases:
 def effects(
     design: Floats, tasks: npt.NDArray[np.int_], rewards: Floats, penalty: float
 ) -> tuple[Floats, Floats]:
-    """Return what each phrase adds to the reward: mean [phrases], covariance [phrases, phrases].
+    """Return the effect of each phrase on the reward: mean [phrases], covariance [phrases,
+    phrases].
 
     The posterior of a linear model of 0/1 `design` [trials, phrases] on `rewards` [trials], both
     centred, with normal priors on phrases and on the difficulty of the task of each trial
-    (`tasks`), of the noise's variance over `penalty`: ridge with a random intercept a task.
+    (`tasks`), with the noise variance over `penalty`: ridge with a random intercept per task.
     """
     dummies = (tasks[:, None] == np.unique(tasks)).astype(float)
     both = np.concatenate([design, dummies], axis=1)
@@ -228,16 +231,17 @@ def effects(
     # Not below a floor: where all earned the same, the next wave should still vary.
     noise = max(float(np.mean((values - centred @ found) ** 2)), 1e-4)
     phrases = design.shape[1]
-    return rounded(found[:phrases]), noise * inverse[:phrases, :phrases]
+    return round_off(found[:phrases]), noise * inverse[:phrases, :phrases]
 
 
-def _total(mean: Floats, picked: Sequence[int]) -> float:
-    """Return what phrases add together; sums in another order are ties."""
+def _sum_effects(mean: Floats, picked: Sequence[int]) -> float:
+    """Return the sum of the effects of phrases, rounded so that the order of addition does not
+    matter."""
     return round(sum(float(mean[i]) for i in picked), DIGITS)
 
 
-def _best(values: Floats, size: int) -> _Subset:
-    """Return the phrases of positive value, the `size` best of them; at least two."""
+def _select_best(values: Floats, size: int) -> _Subset:
+    """Return the phrases with positive values, at most `size` and at least two."""
     ranked = [int(i) for i in np.argsort(-values, kind="stable")]
     room = min(size, max(2, int((values > 0).sum())))
     return tuple(sorted(ranked[:room]))

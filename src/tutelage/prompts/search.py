@@ -1,10 +1,10 @@
 """A prompt search from seed to verdict: plan, baseline, algorithm, winner, held-out test.
 
-`optimise` runs the parts; it knows no algorithm by name. An algorithm (`apo.py`, `gepa.py`,
-`reflect.py`, `screen.py`) acts through `SearchState`: `propose` applies the laws of `edits.py` and
-records every proposal in the lineage, `score` plays candidates through the evaluator. The held-out
-test is not in it, so no algorithm can look at it. A search that runs out of budget keeps its best;
-killed, it is called again with the same journal and goes on where it was.
+`optimise` runs these parts for any algorithm. An algorithm (`apo.py`, `gepa.py`, `reflect.py`,
+`screen.py`) acts through `SearchState`: `propose` applies the rules of `edits.py` and records every
+proposal in the lineage, `score` plays candidates through the evaluator. The test tasks are not in
+the state, so no algorithm can use them. A search that exceeds its budget keeps its best prompt; an
+interrupted one continues when called again with the same journal.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, ClassVar, Protocol, cast
 from tutelage.errors import ConfigError, EngineError
 from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget
 from tutelage.prompts.contract import Ask, Components, Play, Settings, Splits
-from tutelage.prompts.edits import EditRules, RejectedEdit, parse
+from tutelage.prompts.edits import EditRules, RejectedEdit, parse_edit
 from tutelage.prompts.evaluator import (
     CandidateScore,
     EvaluationItem,
     EvaluationJob,
     Evaluator,
     SearchJournal,
-    judged_both,
+    judged_pairs,
 )
 from tutelage.prompts.holdout_test import HoldoutResult, run_holdout_test
 from tutelage.prompts.lineage import Candidate, Lineage
@@ -40,25 +40,25 @@ from tutelage.types import Message, Mode, Task
 FINALISTS = 3
 LEAST_PROPOSALS = 3
 MOST_ROLLOUTS = 10**9
-"""More rollouts than any search has."""
+"""Upper bound of the rollouts of a search."""
 
 
 class Algorithm(Protocol):
-    """A search algorithm: its settings, and the search itself."""
+    """A search algorithm with its settings."""
 
     name: ClassVar[str]
     """The value of `--algorithm`."""
     address: ClassVar[str]
-    """Its place in the seed tree."""
+    """Its address in the seed tree."""
     needs_optimiser: ClassVar[bool]
 
     @property
     def rounds(self) -> int | None:
-        """The most rounds; None lets the budget end the search."""
+        """Return the maximum rounds; None is limited by the budget."""
         ...
 
     def proposals(self, rollouts: int, val: int) -> int:
-        """Return how many proposals fit for certain, validated on all `val` tasks."""
+        """Return the number of proposals that certainly fit, validated on all `val` tasks."""
         ...
 
     async def search(self, state: SearchState) -> None:
@@ -76,11 +76,11 @@ class EditRequest:
     operation: str
     critique: str = ""
     cost: Spend = field(default_factory=Spend)
-    """The cost of the critique, if this edit is charged with it."""
+    """The cost of the critique, if this edit pays for it."""
 
 
 class SearchState:
-    """One search as its algorithm sees it."""
+    """The state of a search for its algorithm."""
 
     def __init__(
         self,
@@ -90,29 +90,29 @@ class SearchState:
         evaluator: Evaluator,
         optimiser: Optimiser,
     ) -> None:
-        """`address` is the place of its draws in the seed tree."""
+        """`address` is the address of its draws in the seed tree."""
         self.settings = evaluator.settings
         self.train, self.val = splits.train, splits.val
         self.evaluator, self.budget, self.optimiser = evaluator, evaluator.budget, optimiser
         self.seeds = SeedTree(self.settings.seed).child("prompt", address)
         self.lineage = Lineage(self.seeds)
         self.seed = self.lineage.add(components)
-        """The first line of the lineage."""
+        """The seed prompt, first in the lineage."""
         self.names = sorted(self.seed.components)
         """The components that can be edited."""
         self.rules = EditRules(self.seed.components, [*splits.train, *splits.val])
         self.pool = SentenceModel(self.seed.components)
-        """All rollouts by the sentences of their prompts."""
+        """Effects of sentences, learned from all rollouts."""
         self.validated: dict[str, tuple[Candidate, CandidateScore]] = {}
         """Scores on all validation tasks, by candidate id."""
-        self._proposed = {_content(self.seed.components): self.seed}
+        self._proposed = {_components_key(self.seed.components): self.seed}
         self._values: dict[str, dict[tuple[str, int], float | None]] = {}
         """Validation rewards by candidate, task and sample; None if infrastructure lost it."""
         self._trained: dict[str, CandidateScore] = {}
         """The round's latest scores on training tasks."""
         self._rounds = 0
         self._reported = 1
-        """Entries of the lineage that earlier rounds have reported, and the seed."""
+        """Number of reported entries of the lineage, with the seed."""
         self._base = self.seed
         """The leader at the beginning of the round."""
 
@@ -140,7 +140,7 @@ class SearchState:
             except RejectedEdit as error:
                 components[name], refused = text, error
         candidate = self.lineage.add(components, parents, operation, critique, cost)
-        content = _content(components)
+        content = _components_key(components)
         if refused is None and content in self._proposed:
             refused = RejectedEdit("duplicate", "the same text was proposed before")
         if refused is not None:
@@ -150,10 +150,10 @@ class SearchState:
         return [candidate]
 
     async def propose_edits(self, edits: Sequence[EditRequest]) -> list[Candidate]:
-        """Request all edits at once; return the candidates of those that keep the laws."""
+        """Request all edits at once; return the candidates of accepted edits."""
         requests = [OptimiserRequest("edit", edit.messages, edit.step_key) for edit in edits]
         made: list[Candidate] = []
-        for edit, reply in zip(edits, await self.optimiser.read(requests, parse), strict=True):
+        for edit, reply in zip(edits, await self.optimiser.read(requests, parse_edit), strict=True):
             parent, cost = edit.parent, reply.cost + edit.cost
             if reply.problem:
                 self.note_failed(parent, edit.operation, reply.reason, edit.critique, cost)
@@ -165,13 +165,13 @@ class SearchState:
     def note_failed(
         self, parent: Candidate, operation: str, reason: str, critique: str, cost: Spend
     ) -> None:
-        """Record in the lineage a proposal that never became a text."""
+        """Record in the lineage a proposal without a text."""
         failed = self.lineage.add(parent.components, [parent], operation, critique, cost)
         failed.decide("rejected", reason)
 
     def unvalidated(self, parent: Candidate, component: str, text: str) -> Candidate | None:
-        """Return the candidate that has this text already, unless it was validated."""
-        known = self._proposed.get(_content({**parent.components, component: text}))
+        """Return the existing candidate with this text, unless it was validated."""
+        known = self._proposed.get(_components_key({**parent.components, component: text}))
         return None if known is None or known is self.seed or known.id in self._values else known
 
     # Scores
@@ -209,6 +209,7 @@ class SearchState:
         return scores
 
     def _learn(self, components: Components, score: CandidateScore) -> None:
+        """Add the rollouts of a score to the pool."""
         for item, episode in score.evidence:
             self.pool.note(components, f"{item.split}/{item.task.id}", episode.value)
 
@@ -252,15 +253,15 @@ class SearchState:
         return rewards
 
     def mean(self, candidate: Candidate, tasks: Sequence[Task] = ()) -> float:
-        """Return the mean reward of the validation tasks that a candidate was played on, or of
-        those among `tasks`; 0 without any."""
+        """Return a candidate's mean reward on played validation tasks, optionally only those in
+        `tasks`; 0 without any."""
         played = self._values.get(candidate.id, {}).items()
         some = {task.id for task in tasks or self.val}
         values = [v for (task, _), v in played if v is not None and task in some]
         return sum(values) / max(1, len(values))
 
     def leaders(self) -> list[Candidate]:
-        """Return the validated candidates, the best first; of equals the earlier."""
+        """Return the validated candidates, the best first; of equal ones the earlier first."""
         ranked = sorted(self.validated.values(), key=lambda pair: -pair[1].reward)
         return [candidate for candidate, _ in ranked]
 
@@ -276,16 +277,17 @@ class SearchState:
     # Rounds
 
     def end_round(self) -> None:
-        """Report the round and count it. Raises `BudgetExceeded` after too many idle ones."""
+        """Report and count the round. Raises `BudgetExceeded` after too many idle ones."""
         self._report()
         self.budget.end_round()
 
     def close_round(self) -> None:
-        """Report what was tried since the last round ended, if anything was."""
+        """Report the candidates since the last round, if there are any."""
         if len(self.lineage) > self._reported:
             self._report()
 
     def _report(self) -> None:
+        """Report a round to the observer."""
         entries = list(self.lineage)[self._reported :]
         self._reported += len(entries)
         self._rounds += 1
@@ -315,7 +317,7 @@ class SearchState:
         """Summarise a candidate; wins, losses and ties are against its first parent."""
         values = self._values.get(entry.id, {})
         before = self._values.get(entry.parents[0], {}) if entry.parents else {}
-        pairs = [*zip(*judged_both(values.values(), map(before.get, values)), strict=True)]
+        pairs = [*zip(*judged_pairs(values.values(), map(before.get, values)), strict=True)]
         score = entry.scores.get("val", {})
         return CandidateSummary(
             id=entry.id,
@@ -336,7 +338,8 @@ def rounds(most: int | None) -> Iterator[int]:
     return iter(count() if most is None else range(most))
 
 
-def _content(components: Components) -> tuple[tuple[str, str], ...]:
+def _components_key(components: Components) -> tuple[tuple[str, str], ...]:
+    """Return components as a hashable key."""
     return tuple(sorted(components.items()))
 
 
@@ -345,7 +348,7 @@ def _content(components: Components) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The result of a search; `components` are the winner's, whole."""
+    """The result of a search; `components` are all texts of the winner."""
 
     components: Components
     best: Candidate
@@ -367,10 +370,10 @@ async def optimise(
     journal: SearchJournal | None = None,
     observer: Observer | None = None,
 ) -> SearchResult:
-    """Search, then open the test once.
+    """Search, then run the held-out test once.
 
-    Raises `ConfigError` for a plan that cannot work, `EngineError` when seed or test cannot be
-    scored; then fix the cause and call again.
+    Raises `ConfigError` for a plan that does not fit its budget, `EngineError` if seed or test
+    cannot be scored; call again after fixing the cause.
     """
     if ask is None and algorithm.needs_optimiser:
         raise ConfigError(
@@ -414,22 +417,22 @@ async def optimise(
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """The limits of a search, and the most that it and its held-out test can spend: a bound, since
-    cached scores, early ends and prefixes only make a search cheaper."""
+    """The limits of a search, and upper bounds of its cost and of its held-out test: cached scores,
+    early ends and prefixes make a search cheaper."""
 
     limits: Limits
-    """What is left for the search when the test is set aside."""
+    """Limits of the search, without the test's share."""
     search: Spend
-    """Without the optimiser's calls where only the rollouts limit them."""
+    """Without the optimiser's calls if only the rollouts limit them."""
     test: Spend
     least: int
     """The fewest rollouts that the search needs."""
 
 
 def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> SearchPlan:
-    """Plan a search. `limits.rollouts` bounds the search alone; tokens and dollars cover the
-    test too. Raises `ConfigError` when fewer than three proposals fit, and for a limit
-    that needs the worst case where that is unknown."""
+    """Return the plan of a search. `limits.rollouts` bounds the search alone; tokens and dollars
+    include the test. Raises `ConfigError` if fewer than three proposals fit, and for a limit that
+    needs an unknown worst case."""
     limits, one, val = settings.limits, settings.worst.of_rollout(), len(splits.val)
     test = one * (2 * len(splits.test) * settings.samples)
     rest: dict[str, float] = {}

@@ -1,8 +1,7 @@
-"""Many candidates narrowed to few by successive halving, all played on validation tasks of one
-order.
+"""Selection among many candidates by successive halving on validation tasks.
 
-Fewer candidates are played on more tasks. What is left behind is noted in the lineage. `search.py`
-plays and ranks.
+Fewer candidates are played on more tasks. Dropped candidates are recorded in the lineage.
+`search.py` plays and ranks.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from tutelage.prompts.lineage import Candidate
 from tutelage.prompts.search import SearchState
 
 PREFIXES = (6, 12)
-"""Validation tasks played before all of them, where candidates are many."""
+"""Validation tasks per stage before all of them."""
 _SAME = 1e-9
-"""How far apart mean rewards may be that are the same but for rounding."""
+"""Maximum difference of equal mean rewards due to rounding."""
 
 
 async def successive_halving(
     state: SearchState, candidates: Sequence[Candidate], keep: int
 ) -> list[Candidate]:
-    """Play all on few validation tasks, the better half on more.
+    """Play all candidates on few validation tasks, the better half on more.
 
-    Returns at most `keep`, the best first, each played on all validation tasks. Where a stage does
-    not fit the budget any more, half of the field is dropped unplayed.
+    Returns at most `keep`, the best first, each played on all validation tasks. If a stage exceeds
+    the budget, half of the candidates are dropped without being played.
     """
     alive = list(candidates)
     for n in [*(n for n in PREFIXES if n < len(state.val)), len(state.val)]:

@@ -1,12 +1,11 @@
-"""What each sentence is worth, learned from every rollout, and prompts made of the best ones.
+"""The estimated effect of each sentence, learned from every rollout, and prompts of the best ones.
 
-Candidates share sentences, so a rollout of one tells something of all that share them. A Bayesian
-ridge regression of the rewards on sentences and tasks pools all that was played, rejected
-candidates too. Trials then play sets of sentences on single training tasks, drawn by Thompson
-sampling (Thompson 1933): what looks good or is little known is tried most. The sentences that help
-are composed into one prompt (`compose.py`), which must win its place on the validation tasks like
-any edit. It is to an LLM's sentences what `screen.py` is to a bank of phrases. `search.py`
-keeps the pool.
+Candidates share sentences, so a rollout of one is evidence about all that share them. A Bayesian
+ridge regression of the rewards on sentences and tasks pools all rollouts, including rejected
+candidates. Trials then play sets of sentences on single training tasks, drawn by Thompson sampling
+(Thompson 1933): promising or uncertain sentences are tried most. The helpful sentences are composed
+into one prompt (`compose.py`), which is validated like any edit. It does for an LLM's sentences
+what `screen.py` does for a bank of phrases. `search.py` holds the model.
 """
 
 from __future__ import annotations
@@ -28,48 +27,48 @@ Row = tuple[frozenset[Feature], str, float]
 """The sentences, task and reward of a rollout."""
 
 OPTIMISM = 0.1
-"""What a sentence is thought to add to the reward before it was played: an edit had a reason."""
+"""Prior mean of a sentence's effect on the reward: each edit had a reason."""
 SPREAD = 0.15
-"""Standard deviation of what sentences add, before they were played."""
+"""Prior standard deviation of a sentence's effect."""
 TASK_SPREAD = 0.2
-"""Standard deviation of how easy tasks are."""
+"""Prior standard deviation of the tasks' difficulty."""
 LEAST_NOISE = 0.03
 NOISE_SHARE = 0.7
-"""Of the variance of the rewards, how much is taken for noise."""
+"""Share of the variance of the rewards that is assumed to be noise."""
 WORTH = 0.02
-"""A sentence must add so much to stand in the composed prompt: each one costs attention."""
+"""Minimum effect of a sentence in the composed prompt, since each sentence costs attention."""
 MOST = 12
-"""Sentences that a composed prompt adds at most."""
+"""Maximum number of sentences that a composed prompt adds."""
 BATCH = 6
-"""Trials that are played between two fits."""
+"""Trials between two fits."""
 
 DIGITS = 9
-"""Of what is estimated; a worth of a reward is never known so well."""
+"""Digits of estimates; further digits differ between processors."""
 SAME = 0.5
-"""So alike, two sentences say the same, and a prompt needs one of them."""
+"""Similarity from which two sentences count as equal."""
 _WORD = re.compile(r"\w+")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 @lru_cache
-def sentences(text: str) -> tuple[str, ...]:
-    """The different sentences and lines of a prompt."""
+def split_sentences(text: str) -> tuple[str, ...]:
+    """Return the distinct sentences and lines of a prompt."""
     return tuple(dict.fromkeys(s for s in _SENTENCE.split(text) if s.strip()))
 
 
-def rounded(values: Vector) -> Vector:
-    """Numbers without their last digits, in which processors differ.
+def round_off(values: Vector) -> Vector:
+    """Return numbers without their last digits, in which processors differ.
 
-    What is equal but for them is a tie, and ties are broken by the order of proposal.
+    Numbers that are then equal are a tie, and ties are broken by the order of proposal.
     """
     return np.round(values, DIGITS)
 
 
 def sentence_similarity(features: Sequence[Feature]) -> Vector:
-    """How alike sentences are [n, n]: shared words over all words, a little more for themselves.
+    """Return the similarity of sentences [n, n]: shared words over all words, and more on the
+    diagonal.
 
-    A positive definite kernel (Tanimoto's), so that what one sentence earns is believed in part of
-    others that say nearly the same.
+    A positive definite kernel (Tanimoto's), so that similar sentences share evidence.
     """
     words = [{*_WORD.findall(text.lower())} for _, text in features]
     known = {word: i for i, word in enumerate(sorted({w for one in words for w in one}))}
@@ -85,29 +84,30 @@ def sentence_similarity(features: Sequence[Feature]) -> Vector:
 
 @dataclass(slots=True)
 class SentenceModel:
-    """All rollouts of a search as rows, and the sentences that its candidates added to the seed."""
+    """All rollouts of a search as rows, and the sentences that candidates added to the seed."""
 
     seed: Components
     known: dict[Feature, int] = field(default_factory=dict[Feature, int])
-    """Sentences in the order in which they came, with their place in that order."""
+    """Known sentences with their numbers in the order of appearance."""
     rows: list[Row] = field(default_factory=list[Row])
 
     def note(self, components: Components, task: str, reward: float) -> None:
-        """Keep one rollout; its sentences become known."""
+        """Add one rollout and its sentences."""
         self.rows.append((frozenset(self.learn(components)), task, reward))
 
     def learn(self, components: Components) -> list[Feature]:
-        """The sentences that the seed does not have; all are known from now on."""
+        """Return the sentences that the seed does not have, and add them to the known ones."""
         pairs: list[Feature] = []
         for name in sorted(components):
-            always = sentences(self.seed.get(name, ""))
-            pairs += [(name, s) for s in sentences(components[name]) if s not in always]
+            always = split_sentences(self.seed.get(name, ""))
+            pairs += [(name, s) for s in split_sentences(components[name]) if s not in always]
         for feature in pairs:
             self.known.setdefault(feature, len(self.known))
         return pairs
 
     def fit(self, component: str) -> tuple[list[str], Vector, Vector]:
-        """Sentences of a component [n], the mean [n] and covariance [n, n] of what they add."""
+        """Return the sentences of a component [n], and mean [n] and covariance [n, n] of their
+        effects."""
         place = self.known
         tasks = {t: i for i, t in enumerate(sorted({t for _, t, _ in self.rows}), len(place))}
         design = np.zeros((len(self.rows), len(place) + len(tasks) + 1))
@@ -128,10 +128,10 @@ class SentenceModel:
         mine = [i for feature, i in place.items() if feature[0] == component]
         covariance = np.asarray(noise * inverse[np.ix_(mine, mine)], dtype=np.float64)
         names = [sentence for name, sentence in place if name == component]
-        return names, rounded(mean[mine]), covariance
+        return names, round_off(mean[mine]), covariance
 
     def text(self, component: str, names: Sequence[str], worth: Vector) -> str:
-        """The seed's text with the sentences that are worth something, the best first."""
+        """Return the seed's text with the sentences of positive effect, the best first."""
         ranked = [int(i) for i in np.argsort(-worth, kind="stable") if worth[i] > 0]
         alike = sentence_similarity([(component, name) for name in names])
         kept: list[int] = []
@@ -141,7 +141,7 @@ class SentenceModel:
         return "\n".join([self.seed[component], *(names[i] for i in kept)])
 
     def expected(self, components: Components, component: str) -> float:
-        """What the sentences of a component are expected to add together."""
+        """Return the expected total effect of the sentences of a component."""
         names, mean, _ = self.fit(component)
         worth = dict(zip(names, mean, strict=True))
         return sum(float(worth[s]) for n, s in self.learn(components) if n == component)

@@ -1,8 +1,8 @@
-"""A search put together from its configuration: agent, tasks, models, limits, algorithm.
+"""The setup of a search from its configuration: agent, tasks, models, limits, algorithm.
 
-Everything that can be wrong is found here, before a rollout or a request is paid for.
-`agent_bundle.py` decides which model an agent plays with: the task endpoint, its own LLMs, or the
-embedded policy. `run.py` runs a `SearchSetup`; `search_setup` makes one of a `Trainer`'s objects.
+All errors are raised here, before a rollout or a request costs anything. `agent_bundle.py` decides
+which model an agent uses: the task endpoint, its own LLMs, or the embedded policy. `run.py` runs a
+`SearchSetup`; `build_trainer_setup` creates one from a `Trainer`'s objects.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from tutelage.engine.usage import Usage
 from tutelage.environments.loading import load_environment
 from tutelage.environments.start import check_repeats
 from tutelage.errors import ConfigError
-from tutelage.prompts.agent import PROMPT, ToolAgent, components_of
-from tutelage.prompts.agent_bundle import agent_bundle, call_limits, resources_of
+from tutelage.prompts.agent import PROMPT, ToolAgent, read_components
+from tutelage.prompts.agent_bundle import agent_resources, build_agent_bundle, call_limits
 from tutelage.prompts.apo import APO
-from tutelage.prompts.bank import bank_of
+from tutelage.prompts.bank import build_bank
 from tutelage.prompts.budget import Limits, WorstCase
 from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.contract import Settings, Splits
-from tutelage.prompts.embedded import embedded
+from tutelage.prompts.embedded import load_embedded_defaults
 from tutelage.prompts.gepa import GEPA
 from tutelage.prompts.optimiser_client import worst_call
 from tutelage.prompts.play import SLOTS, AgentBundle, AgentSpec
 from tutelage.prompts.reflect import Reflect
 from tutelage.prompts.screen import Screen
 from tutelage.prompts.search import Algorithm, SearchPlan, plan
-from tutelage.prompts.tasks import given_splits, make_splits
+from tutelage.prompts.tasks import limit_splits, make_splits
 from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.rewards import check
 from tutelage.rewards.registry import resolve_reward
 from tutelage.runs.fingerprint import agent_sources
-from tutelage.tasks.overlap import Overlap, content, count_overlap
+from tutelage.tasks.overlap import Overlap, count_overlap, hash_task
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
 from tutelage.tracing.export import endpoint as collector
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 PROMPT_ALGORITHMS = (APO, GEPA, Reflect, Screen)
-"""What `Trainer(algorithm=...)` takes for a prompt search."""
+"""Classes of `Trainer(algorithm=...)` for a prompt search."""
 ENVIRONMENT_PROMPT = "Act in the environment: answer each observation with your next action."
-"""The built-in agent's prompt that a search in an environment begins with."""
+"""Seed prompt of the built-in agent in an environment."""
 ITERATIONS = 10
 """Default number of rounds of apo."""
 _SAMPLED = 4096
@@ -75,7 +75,7 @@ class SearchSetup:
     config: PromptConfig
     algorithm: Algorithm
     reason: str
-    """Its name, and the reason for it."""
+    """Name of the algorithm, and the reason for it."""
     bundle: AgentBundle
     components: Mapping[str, str]
     splits: Splits
@@ -86,15 +86,15 @@ class SearchSetup:
     prices: Mapping[str, Price | None]
     """Prices of those roles."""
     facts: Mapping[str, str]
-    """Models and grader, shown before the search begins."""
+    """Models and grader, shown at the start."""
     remarks: tuple[str, ...] = ()
-    """A sentence about models without a price."""
+    """Sentences about models without a price."""
     overlap: Overlap = field(default_factory=Overlap)
-    """Tasks that are in more than one split, or twice in one."""
+    """Duplicate tasks between and within splits."""
     fields: frozenset[str] | None = None
-    """The task fields that are compared beside the input; None for all."""
+    """Task fields that are compared in addition to the input; None for all."""
     python: bool = False
-    """True if its agent is a Python object that no file has."""
+    """True if the agent is a Python object without a file."""
 
     def sources(self) -> dict[str, str]:
         """Return hashes of the agent, its grader, its resources and its tasks."""
@@ -105,7 +105,7 @@ class SearchSetup:
         return agent_sources(spec.agent, spec.reward, bundle.resources, tasks, make)
 
 
-def setup_from(
+def build_setup(
     config: PromptConfig,
     env: Mapping[str, str],
     *,
@@ -114,8 +114,8 @@ def setup_from(
     algorithm: Algorithm | None = None,
     handed: Mapping[str, Endpoint] = MappingProxyType({}),
 ) -> SearchSetup:
-    """Put a search together. `agent_spec`, `splits`, `algorithm` and `handed`, the endpoints of the
-    optimiser's roles, are objects of a Python caller. Raises `ConfigError`."""
+    """Return the setup of a search. `agent_spec`, `splits`, `algorithm` and `handed` (endpoints of
+    the optimiser's roles) are objects of a Python caller. Raises `ConfigError`."""
     endpoints = read_endpoints(env) | dict(handed)
     optimiser = {role: e for role, e in endpoints.items() if role in ("gradient", "edit")}
     python = agent_spec is not None
@@ -124,9 +124,9 @@ def setup_from(
     task = endpoints.get("task")
     # All of this is refused before a model is built or loaded.
     name = config.algorithm if algorithm is None else algorithm.name
-    name, reason = choose(name, has_optimiser=bool(optimiser))
-    chosen = algorithm or _configured(name, config)
-    agent_spec = agent_spec or _agent_spec(config)
+    name, reason = choose_algorithm(name, has_optimiser=bool(optimiser))
+    chosen = algorithm or _make_algorithm(name, config)
+    agent_spec = agent_spec or _load_agent_spec(config)
     factory = agent_spec.environment
     if config.environment is not None:
         factory = load_environment(config.environment, json.loads(config.environment_kwargs))
@@ -142,20 +142,20 @@ def setup_from(
     read = agent_spec.reward.fields_read if builtin and agent_spec.reward else None
     splits.check_held_out(read)
     plan(chosen, splits, Settings("", Limits(rollouts=config.rollouts), samples=config.samples))
-    resources = resources_of(agent_spec, config, task)
-    components = components_of(resources, config.components)
+    resources = agent_resources(agent_spec, config, task)
+    components = read_components(resources, config.components)
     agent_spec.agent.check([*resources])
-    bundle = agent_bundle(agent_spec, resources, config, task, prices)
+    bundle = build_agent_bundle(agent_spec, resources, config, task, prices)
     if algorithm is None and isinstance(chosen, Screen):
         tools = {v.name: v for v in resources.values() if isinstance(v, Tool)}
-        chosen = replace(chosen, bank=bank_of(tools, agent_spec.reward, config.hints))
+        chosen = replace(chosen, bank=build_bank(tools, agent_spec.reward, config.hints))
     if not chosen.needs_optimiser:
         optimiser = {}
     role_prices = {role: find_price(prices, e.model) for role, e in optimiser.items()}
     asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
     unknown = [bundle.endpoints[n].model for n, p in bundle.prices.items() if p is None]
     unknown += [optimiser[role].model for role, p in role_prices.items() if p is None]
-    settings = _settings(config, bundle, WorstCase(_worst_rollout(bundle), asked))
+    settings = _make_settings(config, bundle, WorstCase(_worst_rollout(bundle), asked))
     facts = {"agent": agent_spec.agent.name}
     if factory is not None:
         facts["environment"] = factory.name
@@ -180,22 +180,22 @@ def setup_from(
         endpoints=optimiser,
         prices=role_prices,
         facts=facts,
-        remarks=_unknown_prices(unknown, config),
+        remarks=_check_prices(unknown, config),
         fields=read,
-        overlap=count_overlap(*parts, lambda task: content(task, read)),
+        overlap=count_overlap(*parts, lambda task: hash_task(task, read)),
         python=python,
     )
 
 
-def search_setup(
+def build_trainer_setup(
     algorithm: Algorithm,
     agent_spec: AgentSpec,
     splits: tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None],
     keys: Mapping[str, Any],
     optimiser: LLM | None,
 ) -> SearchSetup:
-    """Return the search of a `Trainer`; `keys` are those of a prompt search, `splits` its training,
-    validation and test tasks. Raises `ConfigError`."""
+    """Return the setup of a `Trainer`'s search; `keys` are those of a prompt search, `splits` its
+    training, validation and test tasks. Raises `ConfigError`."""
     # Agent and tasks are objects here, so no key names their files.
     config = resolve_prompt("math", (), {**keys, "algorithm": algorithm.name})
     handed: dict[str, Endpoint] = {}
@@ -215,13 +215,13 @@ def search_setup(
             "a prompt search needs train_dataset, val_dataset and test_dataset; or pass only "
             "train_dataset, which is then split 40/20/40"
         )
-    given = None if train is None else given_splits(train, val, test, config)
-    return setup_from(
+    given = None if train is None else limit_splits(train, val, test, config)
+    return build_setup(
         config, env, agent_spec=agent_spec, splits=given, algorithm=algorithm, handed=handed
     )
 
 
-def choose(name: str, *, has_optimiser: bool) -> tuple[str, str]:
+def choose_algorithm(name: str, *, has_optimiser: bool) -> tuple[str, str]:
     """Return the name of the algorithm and the reason for it. Raises `ConfigError` if it needs an
     optimiser LLM and there is none."""
     if name == "auto" and has_optimiser:
@@ -236,10 +236,10 @@ def choose(name: str, *, has_optimiser: bool) -> tuple[str, str]:
             "OPENAI_API_KEY in .env or the environment (any OpenAI-compatible server: OpenAI, "
             f"vLLM, Ollama), or search without an LLM: --algorithm screen{needs}"
         )
-    return name, "it was asked for"
+    return name, "chosen by the user"
 
 
-def _configured(name: str, config: PromptConfig) -> Algorithm:
+def _make_algorithm(name: str, config: PromptConfig) -> Algorithm:
     """Return the algorithm with its settings from the configuration."""
     rounds = config.iterations or (ITERATIONS if name == APO.name else None)
     values = config.model_dump() | {"rounds": rounds}
@@ -248,28 +248,31 @@ def _configured(name: str, config: PromptConfig) -> Algorithm:
     return algorithm(**{k: v for k, v in values.items() if k in names and v is not None})
 
 
-def _agent_spec(config: PromptConfig) -> AgentSpec:
-    """Return the agent of the file, else the embedded one."""
+def _load_agent_spec(config: PromptConfig) -> AgentSpec:
+    """Return the agent of the configured file, else the embedded one."""
     reward = None if config.reward is None else resolve_reward(config.reward)
     if config.agent is not None:
         return AgentSpec(*load_agent(config.agent), reward)
     acts = config.environment is not None
-    prompt = PromptTemplate(config.prompt or (ENVIRONMENT_PROMPT if acts else embedded().prompt))
+    prompt = PromptTemplate(
+        config.prompt or (ENVIRONMENT_PROMPT if acts else load_embedded_defaults().prompt)
+    )
     if prompt.placeholders:
         raise ConfigError(
             "the embedded agent does not fill placeholders, but the prompt has "
             f"{prompt.placeholders!r}; write {{{{name}}}} for a literal {{name}}"
         )
     caps = call_limits(config, True)
-    tools = resolve_tools(config.tools or (() if acts else embedded().tools))
+    tools = resolve_tools(config.tools or (() if acts else load_embedded_defaults().tools))
     named = {f"tool_{name.replace('-', '_')}": tool for name, tool in tools.items()}
     sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
-    reward = reward or (None if acts else resolve_reward(embedded().reward))
+    reward = reward or (None if acts else resolve_reward(load_embedded_defaults().reward))
     resources = NamedResources({PROMPT: prompt, **named})
     return AgentSpec(ToolAgent(sampling, caps.calls), resources, reward)
 
 
-def _settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Settings:
+def _make_settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Settings:
+    """Return the settings of a search, with the fingerprint of its agent."""
     spec = bundle.spec
     fingerprint = (
         agent_sources(spec.agent, spec.reward, bundle.resources, {}),
@@ -295,7 +298,7 @@ def _settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Se
 
 
 def _weights_hash(policy: Policy) -> str:
-    """Hash the chat template of a policy and a sample of every tensor."""
+    """Return a hash of a policy's chat template and of a sample of every tensor."""
     digest = hashlib.blake2b(str(policy.codec.tokenizer.chat_template).encode(), digest_size=16)
     for _, tensor in sorted(policy.network.state().items()):
         flat = tensor.detach().reshape(-1)
@@ -304,6 +307,7 @@ def _weights_hash(policy: Policy) -> str:
 
 
 def _worst_rollout(bundle: AgentBundle) -> Usage | None:
+    """Return the maximum usage of a rollout; None if unknown."""
     if bundle.roles.remote:
         known = [p for p in bundle.prices.values() if p is not None]
         dearest = max(known, key=lambda p: p.cost(bundle.caps.prompt_tokens, 1), default=None)
@@ -313,8 +317,9 @@ def _worst_rollout(bundle: AgentBundle) -> Usage | None:
     return None
 
 
-def _unknown_prices(models: Iterable[str], config: PromptConfig) -> tuple[str, ...]:
-    """Return a sentence about models without a price; a budget in dollars refuses them."""
+def _check_prices(models: Iterable[str], config: PromptConfig) -> tuple[str, ...]:
+    """Return a sentence about models without a price. Raises `ConfigError` with a budget in
+    dollars."""
     names = ", ".join(sorted({repr(model) for model in models}))
     if names and config.budget_usd is not None:
         raise ConfigError(

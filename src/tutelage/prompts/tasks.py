@@ -1,7 +1,7 @@
-"""The three splits of a search: generated, from files, or one dataset cut 40/20/40.
+"""The three splits of a search: generated, from files, or one dataset split 40/20/40.
 
-The test is held out: the search never sees it, and no test task may stand in train or val. `fresh`
-draws test tasks that no look has opened yet, for `tutelage prompts confirm`.
+The test is held out: the search never sees it, and no test task may be in train or val. `fresh`
+returns new test tasks for `tutelage prompts confirm`.
 """
 
 from __future__ import annotations
@@ -18,54 +18,58 @@ from tutelage.environments.start import environment_tasks
 from tutelage.errors import ConfigError, counted
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Splits
-from tutelage.prompts.embedded import embedded
-from tutelage.runs.folder import RunFolder, write_text
+from tutelage.prompts.embedded import load_embedded_defaults
+from tutelage.runs import job_inputs
+from tutelage.runs.folder import RunFolder
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import Split
 from tutelage.tasks.dataset import Dataset
-from tutelage.tasks.overlap import content, distinct
+from tutelage.tasks.overlap import group_equal, hash_task
 from tutelage.types import Task
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 TRAIN, VAL, TEST = 20, 20, 200
-"""Generated tasks where nobody asks for another number."""
+"""Default numbers of generated tasks."""
 SHARES = (0.4, 0.2)
-"""Of one dataset: training and validation; the rest is the test."""
+"""Shares of training and validation of one dataset; the rest is the test."""
 LEAST = 5
-"""Tasks below which a dataset cannot be cut in three."""
+"""Minimum number of tasks of a dataset that is split in three."""
 
 
 def make_splits(config: PromptConfig, environment: EnvironmentFactory | None = None) -> Splits:
-    """The splits of a configuration. Raises `ConfigError` and `DataError`."""
+    """Return the splits of a configuration. Raises `ConfigError` and `DataError`."""
     counts = (config.train_size or TRAIN, config.val_size or VAL, config.test_size or TEST)
     if not config.train and environment is not None:
         sizes: dict[str, int] = dict(zip(SPLITS, counts, strict=True))
         return Splits(**environment_tasks(environment, sizes, config.seed))
     if not config.train:  # math tasks for the tools `calculator` and `sum_1_to_n`
-        tasks = embedded().tasks
+        tasks = load_embedded_defaults().tasks
         return Splits(*(tasks(n, k, config.seed) for n, k in zip(SPLITS, counts, strict=True)))
     own = config.agent is not None or environment is not None
-    val, test = ((_files(paths, own) if paths else None) for paths in (config.val, config.test))
-    return given_splits(_files(config.train, own), val, test, config)
+    val, test = (
+        (_load_files(paths, own) if paths else None) for paths in (config.val, config.test)
+    )
+    return limit_splits(_load_files(config.train, own), val, test, config)
 
 
-def given_splits(
+def limit_splits(
     train: Sequence[Task],
     val: Sequence[Task] | None,
     test: Sequence[Task] | None,
     config: PromptConfig,
 ) -> Splits:
-    """At most as many tasks as are asked for; one dataset alone is cut 40/20/40."""
+    """Return the splits of datasets, limited to the configured sizes; one dataset is split
+    40/20/40."""
     if val is None or test is None:
-        parts = cut(train, config.seed)
+        parts = split_dataset(train, config.seed)
         train, val, test = parts.train, parts.val, parts.test
     sizes = (config.train_size, config.val_size, config.test_size)
     return Splits(*(tasks[:n] for tasks, n in zip((train, val, test), sizes, strict=True)))
 
 
-def cut(tasks: Sequence[Task], seed: int) -> Splits:
-    """One dataset as 40 % train, 20 % val and 40 % test, by the seed alone."""
-    order = distinct(tasks, content)  # equal tasks stay together
+def split_dataset(tasks: Sequence[Task], seed: int) -> Splits:
+    """Return one dataset as 40 % train, 20 % val and 40 % test, split by the seed."""
+    order = group_equal(tasks, hash_task)  # equal tasks stay together
     if len(order) < LEAST:
         raise ConfigError(
             f"{counted(len(order), 'different task')} cannot be split into train, val and test; "
@@ -79,15 +83,15 @@ def cut(tasks: Sequence[Task], seed: int) -> Splits:
     return Splits(*([tasks[i] for i in part] for part in places))
 
 
-def fresh(
+def draw_fresh_tasks(
     config: PromptConfig,
     looked: int,
     files: Sequence[str] = (),
     environment: EnvironmentFactory | None = None,
 ) -> list[Task]:
-    """Test tasks after the first `looked`: generated ones, or those of a file."""
+    """Return test tasks after the first `looked` ones: generated, or from a file."""
     if files:
-        return list(_files(files, config.agent is not None or environment is not None))
+        return list(_load_files(files, config.agent is not None or environment is not None))
     if config.train or (config.recipe != "math" and environment is None):
         raise ConfigError(
             "this run used your own tasks, so fresh test tasks must be passed too: --test FILE "
@@ -97,8 +101,8 @@ def fresh(
     return list(make_splits(config.model_copy(update=wider), environment).test[looked:])
 
 
-def _files(paths: Sequence[str], own: bool) -> Sequence[Task]:
-    """The tasks of files; those of a custom agent need no question."""
+def _load_files(paths: Sequence[str], own: bool) -> Sequence[Task]:
+    """Return the tasks of files; those of a custom agent need no question."""
     read = Dataset[Any].recorded if own else Dataset[Any].load
     tasks = [task for path in paths for task in read(Path(path))]
     return Dataset[Any](tasks, input_required=not own)
@@ -107,19 +111,15 @@ def _files(paths: Sequence[str], own: bool) -> Sequence[Task]:
 def write_tasks(folder: RunFolder, splits: Splits) -> None:
     """Write the splits, so that a resume has them even if their files are gone.
 
-    Fields keep their order: the store knows a task by its text.
+    Fields keep their order, since the store identifies a task by its text.
     """
-    place = folder.path / "tasks"
-    place.mkdir(exist_ok=True)
     for name in SPLITS:
-        rows = [{**t.fields, "id": t.id} for t in getattr(splits, name)]
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-        write_text(place / f"{name}.jsonl", "".join(lines))
+        job_inputs.write_tasks(folder.tasks(name), getattr(splits, name))
 
 
 def read_tasks(folder: RunFolder) -> Splits | None:
     """Return the splits of a run, None if they were not written yet."""
-    paths = [folder.path / "tasks" / f"{name}.jsonl" for name in SPLITS]
+    paths = [folder.tasks(name) for name in SPLITS]
     if not all(path.is_file() for path in paths):
         return None
     parts: list[list[Task]] = []

@@ -1,1 +1,1 @@
-"""Recipes: the embedded jobs, made of the public parts as a user would make them."""
+"""Recipes: the embedded jobs, built of public parts."""

@@ -1,4 +1,4 @@
-"""The prompt-following recipe as a search takes it: its tasks, and a policy that obeys its prompt.
+"""The embedded prompt search: its tasks, and a policy that follows its prompt.
 
 `prompted.py` has the tasks; `benchmarks/house/prompt_recipe.py` trained the policy.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _embedded_policy() -> Policy:
-    """The policy, with this process set up for it."""
+    """Load the policy, and set torch to one thread."""
     import torch
 
     from tutelage.policy.model import load_policy

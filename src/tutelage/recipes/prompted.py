@@ -1,11 +1,10 @@
-"""The tasks of the embedded default of prompt search.
+"""The tasks of the embedded prompt search.
 
-Problems of `tasks/arithmetic.py`, with its division into train, val and test. The policy that comes
-with the package (`artefacts/prompts`) obeys its system prompt in five points and in no other: it
-calls the calculator, calls `sum_1_to_n`, makes one call at a time, states its answer in the form
-that the grader reads, and writes the value in full, each only where its prompt says so. This
-sensitivity was trained in (`benchmarks/house/prompt_recipe.py`): weights, decoding and tools are
-real, but what a search finds here says nothing about language models.
+Problems of `tasks/arithmetic.py`, with its division into train, val and test. The embedded policy
+(`artefacts/prompts`) follows five rules only if its system prompt states them: call the calculator,
+call `sum_1_to_n`, make one call at a time, state the answer in the grader's form, and write the
+value in full. This was trained (`benchmarks/house/prompt_recipe.py`): weights, decoding and tools
+are real, but results of a search here say nothing about language models.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from tutelage.tasks.arithmetic import Problem, Split, arithmetic_problem, split_
 from tutelage.types import Task
 
 PROMPTED_TOOLS = ("calculator", "sum_1_to_n")
-"""The tools of the agent, by their names in the registry."""
+"""Tools of the agent, by name in the registry."""
 
 SEED_PROMPT = "You are a helpful assistant who answers math questions."
-"""The prompt that a search begins with; it states no rule."""
+"""First prompt of a search; it states no rule."""
 
 SUM_SHARE = 0.4
-"""Share of tasks that ask for a sum of 1..n; the others have two operands and + - or *."""
+"""Share of tasks that ask for a sum of 1..n; all others have two operands and + - or *."""
 
 MOST_TASKS = 1000
-"""Number of different problems in every split, with room to draw them."""
+"""Maximum number of tasks of a split, below the number of different problems."""
 
 _QUESTIONS: Mapping[str, Sequence[str]] = {
     "arithmetic": ("What is {spaced}?", "Compute {spaced}.", "{spaced} = ?"),
@@ -42,10 +41,10 @@ _QUESTIONS: Mapping[str, Sequence[str]] = {
 def prompted_tasks(split: str, n: int, seed: int) -> list[Task]:
     """Draw `n` tasks of a split (`train`, `val`, `test`).
 
-    Fields: `question`, `answer` (a string), `family`, and `calls`, the one right call, as in
+    Fields: `question`, `answer` (a string), `family`, and `calls`, the one correct call, as in
     `arithmetic.make_tasks`. No problem repeats, and none is in two splits. The same arguments give
-    the same list, a shorter list is the beginning of a longer one. Raises `ConfigError` for an
-    unknown split or too many tasks.
+    the same list, and a smaller `n` gives a prefix of it. Raises `ConfigError` for an unknown split
+    or too many tasks.
     """
     if split not in get_args(Split):
         raise ConfigError(f"unknown split {split!r}; choose one of {', '.join(get_args(Split))}")
@@ -62,11 +61,12 @@ def prompted_tasks(split: str, n: int, seed: int) -> list[Task]:
             operands = [rng.randint(10, 99), rng.randint(10, 99)]
             problem = arithmetic_problem(operands, [rng.choice("+-*")])
         if split_of(problem.key) == split and problem.key not in made:
-            made[problem.key] = _task(problem, rng)
+            made[problem.key] = _make_task(problem, rng)
     return list(made.values())
 
 
-def _task(problem: Problem, rng: random.Random) -> Task:
+def _make_task(problem: Problem, rng: random.Random) -> Task:
+    """Return the task of a problem, with a random wording."""
     question = rng.choice(_QUESTIONS[problem.family]).format(**problem.words)
     ((name, arguments),) = problem.calls
     digest = hashlib.blake2b(problem.key.encode(), digest_size=6).hexdigest()

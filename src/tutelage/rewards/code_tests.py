@@ -61,7 +61,7 @@ class Expression:
     expected: str | None = None
     """The literal of a test `expressions[0] == expected`."""
     from_data: bool = False
-    """Whether `expected` is from a data file, where tuples are written as lists."""
+    """True if `expected` is from a data file, where tuples are written as lists."""
 
     def fill_values(self, values: Sequence[str]) -> str:
         """Return the source of the test condition, with computed values filled in as literals."""

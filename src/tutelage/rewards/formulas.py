@@ -123,7 +123,7 @@ def float_value(text: str) -> float:
             plain = convert_latex(text)
             # Translated LaTeX may be a plain number, such as `50\\%`.
             number = read_number(plain)
-            value = parse(plain, _reals({})) if number is None else float(number)
+            value = parse(plain, _real_algebra({})) if number is None else float(number)
         except ExpressionError:
             number = read_leading(text)
             if number is None:
@@ -179,7 +179,7 @@ _VARIABLES = Algebra(
 """Algebra that computes the set of variables in an expression."""
 
 
-def _reals(variables: Mapping[str, float]) -> Algebra[float]:
+def _real_algebra(variables: Mapping[str, float]) -> Algebra[float]:
     """Create an algebra over floats, with the given values of variables."""
     values = {**variables, **_CONSTANTS}
 
@@ -200,7 +200,8 @@ def agree_at_samples(predicted: str, truth: str, variables: frozenset[str]) -> b
         # Additive golden-ratio sequence in (0.2, 3.2), with an offset for each letter.
         point = {v: 0.2 + 3 * ((ord(v) * 0.7548 + sample * 0.6180339887) % 1) for v in variables}
         try:
-            first, second = parse(predicted, _reals(point)), parse(truth, _reals(point))
+            algebra = _real_algebra(point)
+            first, second = parse(predicted, algebra), parse(truth, algebra)
         except ExpressionError:
             continue
         if not math.isclose(first, second, rel_tol=1e-6, abs_tol=1e-9):

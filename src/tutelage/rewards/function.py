@@ -19,12 +19,12 @@ from typing import Any, Literal, overload
 
 from tutelage.environments.lifecycle import current_environments
 from tutelage.errors import RewardError, RewardTimeoutError
-from tutelage.replies import split_thought, thought_of
+from tutelage.replies import read_thought, split_thought
 from tutelage.rewards.answers import is_empty
 from tutelage.rewards.failures import convert_error
 from tutelage.rewards.values import to_reward
 from tutelage.rewards.worker import POOL, START_SECONDS, RewardJob, RewardLocation
-from tutelage.tasks.overlap import listed
+from tutelage.tasks.overlap import format_list
 from tutelage.tools.execute import call_in_thread, call_safely
 from tutelage.tools.loading import hint
 from tutelage.types import EXPECTED_FIELDS, Attempt, Reward, Task
@@ -54,12 +54,12 @@ class RewardFunction:
     """Parameters without a default."""
     optional: tuple[str, ...] = ()
     takes_any: bool = False
-    """Whether the function has `**kwargs` for the fields without a parameter of their own."""
+    """True if the function has `**kwargs` for the fields without a parameter of their own."""
     inline: bool = False
     one_of: tuple[str, ...] = ()
     """Optional parameters, at least one of which must be a field of the task."""
     bounded: bool = False
-    """Whether the function bounds its own time, so that it runs without a timeout."""
+    """True if the function bounds its own time, so that it runs without a timeout."""
     isolation: Literal["process", "none"] = "process"
     """Where a synchronous function runs: in a worker process if one can import it, or here."""
 
@@ -154,7 +154,7 @@ def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
             )
     if problems:
         logger.warning(
-            "the reward %r may lack an expected answer: %s", function.name, listed([*problems])
+            "the reward %r may lack an expected answer: %s", function.name, format_list([*problems])
         )
 
 
@@ -202,7 +202,7 @@ def split_answer(attempt: Attempt) -> Attempt:
         thought, answer = split_thought(attempt.answer)
     if not thought and attempt.calls:
         last = attempt.calls[-1]
-        thought = last.thought or thought_of(last.reply.extra)[0]
+        thought = last.thought or read_thought(last.reply.extra)[0]
     return replace(attempt, answer=answer, thought=thought.strip()) if thought else attempt
 
 

@@ -41,7 +41,7 @@ def normalise(text: str) -> str:
     return " ".join(text.split())
 
 
-def _f1(prediction: str, truth: str) -> float:
+def _compute_f1(prediction: str, truth: str) -> float:
     """Compute the F1 score of two answers over their words."""
     text, true = normalise(prediction), normalise(truth)
     if text != true and (text in _SPECIAL_ANSWERS or true in _SPECIAL_ANSWERS):
@@ -66,15 +66,15 @@ def qa_f1_reward(prediction: str, answer: Any) -> dict[str, float]:
     if len(prediction) > MAX_ANSWER_CHARS:
         return {"reward": 0.0, "exact": 0.0}
     return {
-        "reward": max((_f1(prediction, truth) for truth in truths), default=0.0),
-        "exact": _exact(prediction, truths),
+        "reward": max((_compute_f1(prediction, truth) for truth in truths), default=0.0),
+        "exact": _score_exact(prediction, truths),
     }
 
 
 @reward(inline=True)
 def exact_match(prediction: str, answer: Any) -> float:
     """Return 1.0 if the final text equals a right answer after SQuAD's normalisation."""
-    return 0.0 if len(prediction) > MAX_ANSWER_CHARS else _exact(prediction, _gold_answers(answer))
+    return _score_exact(prediction, _gold_answers(answer))
 
 
 def _gold_answers(answer: Any) -> list[str]:
@@ -84,7 +84,9 @@ def _gold_answers(answer: Any) -> list[str]:
     return [answer_text(answer)]
 
 
-def _exact(prediction: str, truths: Sequence[str]) -> float:
+def _score_exact(prediction: str, truths: Sequence[str]) -> float:
+    if len(prediction) > MAX_ANSWER_CHARS:
+        return 0.0
     text = normalise(prediction)
     return float(bool(text) and any(text == normalise(truth) for truth in truths))
 
@@ -98,16 +100,16 @@ def gaia_scorer(prediction: str, answer: Any) -> float:
     """
     predicted, truth = prediction.translate(CHARACTERS), answer_text(answer).translate(CHARACTERS)
     parts, true_parts = [predicted], [truth]
-    if _float(truth) is None and ("," in truth or ";" in truth):
+    if _parse_float(truth) is None and ("," in truth or ";" in truth):
         parts, true_parts = re.split("[,;]", predicted), re.split("[,;]", truth)
     overlap = len(parts) == len(true_parts) and all(map(_is_same_part, parts, true_parts))
     return float(len(prediction) <= MAX_ANSWER_CHARS and overlap)
 
 
 def _is_same_part(predicted: str, truth: str) -> bool:
-    number = _float(truth)
+    number = _parse_float(truth)
     if number is not None:
-        amount = _float(predicted.translate(_NUMBER_SIGNS))
+        amount = _parse_float(predicted.translate(_NUMBER_SIGNS))
         return amount is not None and abs(amount - number) <= GAIA_TOLERANCE
     expected = _normalise_part(truth)
     return bool(expected) and _normalise_part(predicted) == expected
@@ -117,7 +119,7 @@ def _normalise_part(text: str) -> str:
     return "".join(text.lower().translate(_PUNCTUATION).split())
 
 
-def _float(text: str) -> float | None:
+def _parse_float(text: str) -> float | None:
     """Parse an ASCII decimal number, rejecting `nan`, `1_0` and non-ASCII digits unlike `float`."""
     text = text.strip()
     return float(text) if len(text) <= 400 and _NUMBER.match(text) else None

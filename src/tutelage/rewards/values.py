@@ -23,19 +23,19 @@ def to_reward(value: Any, name: str, task_id: str) -> Reward:
     if isinstance(value, Reward):
         value = {**value.parts, "reward": value.value}
     if not isinstance(value, Mapping):
-        return Reward(_finite(value, where, "returned"))
+        return Reward(_to_finite(value, where, "returned"))
     numbers_by_name: dict[str, float] = {}
     for key, part in cast("Mapping[Any, Any]", value).items():
         if not isinstance(key, str):
             raise RewardError(f"{where} returned a dict with the key {key!r}; keys must be strings")
-        numbers_by_name[key] = _finite(part, where, f"returned for {key!r}")
+        numbers_by_name[key] = _to_finite(part, where, f"returned for {key!r}")
     if "reward" not in numbers_by_name:
         keys = ", ".join(map(repr, numbers_by_name)) or "nothing"
         raise RewardError(f"{where} returned a dict with {keys} but no 'reward'; add that key")
     return Reward(numbers_by_name.pop("reward"), numbers_by_name)
 
 
-def _finite(value: Any, where: str, what: str) -> float:
+def _to_finite(value: Any, where: str, what: str) -> float:
     if not isinstance(value, numbers.Real) and callable(getattr(value, "item", None)):
         # A scalar of NumPy or torch; `item` fails for an array of several numbers.
         try:

@@ -1,2 +1,2 @@
-"""Rollouts: run an agent on many tasks at once (`runner.py`), and make training rows of the calls
-that it made (`rows.py`)."""
+"""Rollouts: run an agent on many tasks concurrently (`runner.py`), and build training rows of its
+calls (`rows.py`)."""

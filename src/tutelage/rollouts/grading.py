@@ -1,7 +1,8 @@
-"""What an attempt earned: what its agent returned or emitted, else what a reward function says.
+"""The reward of an attempt: the value that its agent returned or emitted, else of a reward
+function.
 
-An agent's failure earns the failure reward; an infrastructure failure earns nothing; a reward that
-cannot be had makes the attempt fail, as `runner.py` records it.
+An agent's failure earns the failure reward; an infrastructure failure has no reward; a reward that
+cannot be computed makes the attempt fail, which `runner.py` records.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tutelage.agents.session import RolloutSession
-from tutelage.bounded import whole_characters
+from tutelage.bounded import replace_surrogates
 from tutelage.errors import (
     AnswerError,
     FailureBudgetError,
@@ -35,7 +36,7 @@ from tutelage.types import (
 )
 
 _LONGEST_TRACE = 20_000
-"""Characters of a traceback that are kept, from its end."""
+"""Maximum characters of a recorded traceback, kept from its end."""
 
 
 @dataclass(slots=True)
@@ -43,18 +44,18 @@ class Grader:
     """Grades the attempts of one agent."""
 
     agent: str
-    """Its name."""
+    """Name of the agent."""
     reward: RewardFunction | None
     failure_reward: float
     timeout: float | None
-    """Of `reward`, in seconds."""
+    """Time limit of `reward`, in seconds."""
 
     async def grade(
         self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
     ) -> Attempt:
-        """The attempt with its reward; one that cannot be had makes it fail."""
+        """Return the attempt with its reward, or as failed if the reward cannot be computed."""
         if isinstance(value, str) and attempt.answer is None:
-            attempt = replace(attempt, answer=whole_characters(value))
+            attempt = replace(attempt, answer=replace_surrogates(value))
         attempt = split_answer(attempt)
         if attempt.failure is not None:
             if attempt.failure.cause.infrastructure:
@@ -63,9 +64,9 @@ class Grader:
             earned = session.environment and session.environment.total
             return replace(attempt, reward=Reward((earned or 0.0) + self.failure_reward))
         try:
-            attempt = await self._graded(task, attempt, session, value)
+            attempt = await self._read_reward(task, attempt, session, value)
         except RewardError as error:
-            return _not_graded(attempt, error, self.failure_reward)
+            return _record_reward_error(attempt, error, self.failure_reward)
         environment = session.environment
         if attempt.reward is None or attempt.info is None or environment is None:
             return attempt
@@ -76,9 +77,10 @@ class Grader:
             attempt = replace(attempt, reward=replace(attempt.reward, parts=parts))
         return attempt
 
-    async def _graded(
+    async def _read_reward(
         self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
     ) -> Attempt:
+        """Return the attempt with its reward. Raises `RewardError`."""
         named, agent = dict(session.rewards), self.agent
         if isinstance(value, str):
             value = None
@@ -118,9 +120,9 @@ class Grader:
         return replace(attempt, reward=to_reward(value, agent, task.id))
 
 
-def stop_if_text(rollout: Rollout, reward: RewardFunction | None) -> None:
-    """Raise `FailureBudgetError` where a run's first rollout gave a text that nothing grades: the
-    others will too."""
+def check_text_is_graded(rollout: Rollout, reward: RewardFunction | None) -> None:
+    """Raise `FailureBudgetError` if a run's first rollout returned a text and no reward grades
+    texts."""
     failure = rollout.last.failure
     if reward is not None or failure is None or rollout.last.answer is None:
         return
@@ -128,8 +130,9 @@ def stop_if_text(rollout: Rollout, reward: RewardFunction | None) -> None:
         raise FailureBudgetError(f"{failure.message}; then start again (with another --output)")
 
 
-def _not_graded(attempt: Attempt, error: RewardError, failure_reward: float) -> Attempt:
-    """The attempt as failed: wrong where what the model wrote is to blame, else without reward."""
+def _record_reward_error(attempt: Attempt, error: RewardError, failure_reward: float) -> Attempt:
+    """Return the attempt as failed: with the failure reward if the model's output is to blame, else
+    without a reward."""
     causes: dict[type[RewardError], FailureCause] = {
         AnswerError: FailureCause.ANSWER_ERROR,
         RewardTimeoutError: FailureCause.REWARD_TIMEOUT,

@@ -1,9 +1,9 @@
-"""Where a user's agents play, for as long as a job lasts.
+"""The environment of a user's agents during a job: gateway, resources and processes.
 
-Agents play in the event loop that entered it, models answer in the gateway's own thread, and a
-training computes in a third, so none waits for another. `RolloutManager` holds the gateway, the
-resources that were entered, and the processes of agents that have some. `runner` makes the runner
-of rollouts that play on it; `play` hands it rollouts from the thread of a training and waits.
+Agents play in the event loop that entered the `RolloutManager`, models answer in the gateway's
+thread, and a training computes in a third thread, so none waits for another. The manager holds the
+gateway, the entered resources, and the processes of isolated agents. `runner` returns a runner of
+rollouts on it; `play` runs rollouts from the thread of a training and waits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tutelage.agents.session import RolloutSession
 from tutelage.engine.endpoint import environment as variables
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.gateway import Gateway
-from tutelage.gateway.address import GatewayAddress
+from tutelage.gateway.address import read_address
 from tutelage.gateway.app import OnTraces
 from tutelage.resources import LLM, NamedResources, Roles
 from tutelage.rewards import RewardFunction
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 class RolloutManager:
-    """See the module's docstring. Entered and left in the event loop that agents play in."""
+    """Holds gateway, entered resources and agent processes of a job. Entered and left in the event
+    loop that agents play in."""
 
     def __init__(
         self,
@@ -49,38 +50,38 @@ class RolloutManager:
         isolation: str = "none",
         remote: RemoteServers | None = None,
     ) -> None:
-        """Raises `ConfigError` for an agent that cannot play apart, and for what the environment
-        says of the gateway's address."""
+        """Raises `ConfigError` for an agent that cannot play in another process, and for an invalid
+        gateway address in the environment variables."""
         apart = "process" in (isolation, agent.isolation)
         self.agent: Agent = IsolatedAgent(agent) if apart else agent
         self.resources, self.roles, self.n_runners = resources, roles, n_runners
         self._remote = remote
-        self._address = GatewayAddress.from_env(variables())
+        self._address = read_address(variables())
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gateway: Gateway | None = None
-        self._keeper: asyncio.Task[None] | None = None
-        self._playing: concurrent.futures.Future[list[Rollout]] | None = None
+        self._resource_task: asyncio.Task[None] | None = None
+        self._running: concurrent.futures.Future[list[Rollout]] | None = None
         self._lock = threading.Lock()
         self.stopping = False
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = self._loop.create_future()
-        self._leave = asyncio.Event()
-        self._keeper = asyncio.create_task(self._keep(ready))
+        self._closing = asyncio.Event()
+        self._resource_task = asyncio.create_task(self._hold_resources(ready))
         # In one task from beginning to end, as many async context managers require.
-        await asyncio.wait({self._keeper, ready}, return_when=asyncio.FIRST_COMPLETED)
-        if self._keeper.done():
-            await self._keeper
+        await asyncio.wait({self._resource_task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if self._resource_task.done():
+            await self._resource_task
         if self.roles.policies or self.roles.remote:
-            self._gateway = await asyncio.to_thread(Gateway.at(self._address).start)
+            self._gateway = await asyncio.to_thread(Gateway.at(*self._address).start)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        self._leave.set()
+        self._closing.set()
         try:
-            if self._keeper is not None:
-                await self._keeper
+            if self._resource_task is not None:
+                await self._resource_task
         finally:
             if self._gateway is not None:
                 if self._remote is not None:
@@ -89,11 +90,12 @@ class RolloutManager:
             if isinstance(self.agent, IsolatedAgent):
                 self.agent.close()
 
-    async def _keep(self, ready: asyncio.Future[None]) -> None:
+    async def _hold_resources(self, ready: asyncio.Future[None]) -> None:
+        """Hold the resources open in one task, as many async context managers require."""
         async with AsyncExitStack() as stack:
             self.resources = await self.resources.entered(stack)
             ready.set_result(None)
-            await self._leave.wait()
+            await self._closing.wait()
 
     def runner(
         self,
@@ -111,11 +113,10 @@ class RolloutManager:
         on_traces: OnTraces | None = None,
         environment: EnvironmentFactory | None = None,
     ) -> Runner:
-        """A runner of rollouts that play here, `n_runners` at once, in its event loop.
+        """Return a runner of rollouts in this manager's event loop, `n_runners` at once.
 
-        `sources` are engines by resource name. `resources` and `remote` replace the manager's own
-        where they are given. `on_traces` takes the spans that agents send to the gateway by
-        themselves.
+        `sources` are engines by resource name. `resources` and `remote`, if given, replace the
+        manager's. `on_traces` receives the spans that agents send to the gateway.
         """
         named_resources, models = resources or self.resources, ModelProvider()
         if self._gateway is not None:
@@ -154,24 +155,24 @@ class RolloutManager:
         specs: Sequence[RolloutSpec],
         on_done: Callable[[Rollout], None] | None = None,
     ) -> list[Rollout]:
-        """Run rollouts, from the job's thread. Raises `KeyboardInterrupt` once `stop` was
-        called."""
+        """Run rollouts from the job's thread and return them. Raises `KeyboardInterrupt` after
+        `stop`."""
         assert self._loop is not None, "it is entered first"
         with self._lock:
             if self.stopping:
                 raise KeyboardInterrupt
             work = asyncio.run_coroutine_threadsafe(workers.run(specs, on_done), self._loop)
-            self._playing = work
+            self._running = work
         try:
             return work.result()
         except concurrent.futures.CancelledError:
             raise KeyboardInterrupt from None
         finally:
-            self._playing = None
+            self._running = None
 
     def stop(self) -> None:
-        """Cancel what plays, and let nothing begin any more."""
+        """Cancel running rollouts and start no new ones."""
         with self._lock:
             self.stopping = True
-            if self._playing is not None:
-                self._playing.cancel()
+            if self._running is not None:
+                self._running.cancel()

@@ -1,10 +1,10 @@
-"""Where the models of an attempt come from, and the record of what it asked them.
+"""The models of an attempt, and the record of its calls.
 
 `EngineModelProvider` samples from an engine of this event loop, for the built-in agents.
-`GatewayModelProvider` binds all the LLMs of a run behind one session an attempt, for agents that
-ask over HTTP or by themselves: the policy is sampled by an engine that lives in the gateway's event
-loop; a frozen LLM by a second one over the weights from before training; every other one is a
-client of its server. `runner.py` opens and closes them; the gateway itself is `gateway/server.py`.
+`GatewayModelProvider` serves all the LLMs of a run in one session per attempt, for agents that use
+HTTP or own clients: the policy is sampled by an engine in the gateway's event loop; a frozen LLM by
+a second engine with the weights before training; every other LLM is a client of its server.
+`runner.py` opens and closes them; the gateway is in `gateway/server.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tutelage.engine.chat import ChatSession
-from tutelage.engine.logprobs import OnLogprobs
 from tutelage.engine.protocol import Engine, OnPrompt, OnToken
 from tutelage.engine.stopwatch import ENGINE_CLOCK, AgentStopwatch
 from tutelage.errors import ContextOverflowError, EngineError
@@ -32,34 +31,33 @@ if TYPE_CHECKING:
 
 
 class _AttemptModels:
-    """The models of one attempt: an engine's session, or none."""
+    """The models of one attempt: a session on an engine, or none."""
 
     client: ChatClient | None
-    """The main one, in this process."""
+    """Client of the main model in this process."""
     resources: Mapping[str, Any] = {}
     """LLMs and tokenizers by resource name, ready to use."""
     posted: PostedRewards | None = None
-    """Rewards that came by HTTP."""
+    """Rewards received over HTTP."""
     failure: EngineError | None = None
-    """The latest failure of an engine in this attempt, which an agent may have swallowed."""
+    """The latest engine failure in this attempt, which an agent may have caught."""
     lost: EngineError | None = None
-    """The same while no answer has followed it. A prompt that is too long does not count: the
-    engine is there."""
+    """The latest engine failure that no answer has followed, without overlong prompts."""
 
     def __init__(self, session: ChatSession | None = None) -> None:
         self.client = self._session = session
         self.own_time = AgentStopwatch(ENGINE_CLOCK.elapsed)
-        """The attempt's clock, which stands still while a call of it waits or is sampled."""
+        """The attempt's clock, stopped while a call waits or is sampled."""
 
     def env(self, mode: Mode) -> Mapping[str, str]:
-        """Environment for an external agent."""
+        """Return environment variables for an external agent."""
         return {}
 
     async def close(self, *, finish: bool = True) -> list[Call]:
-        """Refuse further calls, cancel those that run, and give the record back.
+        """Refuse further calls, cancel running ones, and return all recorded calls.
 
-        With `finish` what an agent began to read and left is sampled to its end before. A call's
-        `policy` names what it would train; it is None where nothing is.
+        With `finish` streams that the agent stopped reading are first sampled to their end. A
+        call's `policy` names the policy that it trains, None if it trains none.
         """
         if self._session is None:
             return []
@@ -68,30 +66,30 @@ class _AttemptModels:
 
 
 class ModelProvider:
-    """The models of a run: none, for agents whose run has no LLM at all."""
+    """The models of a run: none, for agents of a run without LLMs."""
 
     def participant(self) -> AbstractAsyncContextManager[None]:
-        """Around a rollout, for an engine whose schedule knows which rollouts there are."""
+        """Return a context around a rollout, for an engine that schedules rollouts."""
         return nullcontext()
 
     def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> _AttemptModels:
-        """The models of one attempt. Raises `EngineError`."""
+        """Return the models of one attempt. Raises `EngineError`."""
         return _AttemptModels()
 
 
 @dataclass(frozen=True, slots=True)
 class EngineModelProvider(ModelProvider):
-    """One model for every attempt: an engine of the event loop that the rollouts are in."""
+    """One model for every attempt: an engine in the event loop of the rollouts."""
 
     engine: Engine
     codec: Codec
 
     def participant(self) -> AbstractAsyncContextManager[None]:
-        """See `ModelProvider`."""
+        """Return the engine's context around a rollout."""
         return self.engine.participant()
 
     def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> _AttemptModels:
-        """See `ModelProvider`."""
+        """Return a new session on the engine."""
         return _AttemptModels(
             ChatSession(self.engine, self.codec, seeds=seeds, name=attempt_id, order=order)
         )
@@ -99,9 +97,9 @@ class EngineModelProvider(ModelProvider):
 
 @dataclass(frozen=True, slots=True)
 class PolicySource:
-    """One policy to sample from: an engine in the gateway's loop, its codec, how to sample it.
+    """One policy to sample from: an engine in the gateway's loop, its codec, and its sampling.
 
-    `engine` is None for one of an endpoint; `trains` is the policy's name, None for a frozen one.
+    `engine` is None for an endpoint; `trains` is the policy's name, None for a frozen one.
     """
 
     engine: Engine | None
@@ -110,21 +108,21 @@ class PolicySource:
     trains: str | None
 
     def ruled(self, asked: ChatOptions) -> ChatOptions:
-        """How a request is sampled: from the run's distribution, by no seed of the agent's, which
-        would make one sample of all rollouts of a task, and as long as the agent asks for."""
+        """Return the options of a request with the run's temperature, top-p and top-k and without
+        the agent's seed, which would make all rollouts of a task equal."""
         drawn = {name: getattr(self.sampling, name) for name in ("temperature", "top_p", "top_k")}
         return {**asked, "sampling": replace(asked["sampling"], **drawn), "seed": None}
 
 
 Remote = Callable[[str, SeedTree], ChatClient]
-"""Makes the client of a remote LLM for one attempt, from its resource name."""
+"""Function that creates the client of a remote LLM for one attempt, from its resource name."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayModelProvider(ModelProvider):
-    """Models of a run, for attempts that play at the same time.
+    """Models of a run, for attempts that play concurrently.
 
-    `sources` has the engines by resource name: the policies and what is frozen. Everything else in
+    `sources` has the engines of policies and frozen LLMs by resource name. Every other LLM in
     `roles.remote` gets its client from `remote`.
     """
 
@@ -134,9 +132,9 @@ class GatewayModelProvider(ModelProvider):
     sources: Mapping[str, PolicySource]
     remote: Remote | None = None
     max_tokens: int = 256
-    """Tokens of a reply for which the agent named no limit."""
+    """Default limit of a reply in tokens."""
     remote_max_tokens: int | None = None
-    """The same of what `remote` answers; None is `max_tokens`."""
+    """Default limit of replies of `remote` in tokens; None is `max_tokens`."""
     token_budget: int | None = None
     tokenizers: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -160,23 +158,23 @@ class GatewayModelProvider(ModelProvider):
         return attempt
 
     def sampling(self, name: str) -> Sampling:
-        """What holds for requests to a model that are silent about it."""
+        """Return the default sampling of a model's requests."""
         given, default = self.resources.get(name), Sampling(max_tokens=self.limit(name))
         return given.sampling(default) if isinstance(given, LLM) else default
 
     def limit(self, name: str) -> int:
-        """Tokens of a reply for which the agent named no limit."""
+        """Return the default limit of a reply in tokens."""
         remote = None if name in self.sources else self.remote_max_tokens
         return remote or self.max_tokens
 
     def label(self, name: str) -> str:
-        """What the LLM of a resource calls itself."""
+        """Return the `name` of a resource's LLM; empty if the resource is none."""
         found = self.resources.get(name)
         return found.name if isinstance(found, LLM) else ""
 
 
 class _GatewayAttempt(_AttemptModels):
-    """An attempt's session, and the usage of its requests over all its models."""
+    """An attempt's session at the gateway, with all its models."""
 
     def __init__(self, models: GatewayModelProvider) -> None:
         super().__init__()
@@ -184,10 +182,10 @@ class _GatewayAttempt(_AttemptModels):
         self._loop = models.gateway.loop
         self.clients: dict[str, _AttemptClient] = {}
         self.tickets = itertools.count()
-        """Numbers the calls in the order of their start."""
+        """Numbers of calls in the order of their start."""
 
     def bind(self, rollout_id: str, attempt_id: str) -> None:
-        """Open the session, and bind the LLMs to it."""
+        """Open the session, and point the LLMs to it."""
         models = self._models
         main = models.roles.main or next(iter(self.clients))
         others: dict[str, ChatClient] = {n: c for n, c in self.clients.items() if n != main}
@@ -196,7 +194,7 @@ class _GatewayAttempt(_AttemptModels):
         for name, client in list(others.items()):
             if (label := models.label(name)) and label not in names:
                 others.setdefault(label, client)
-        self._door = models.gateway.open(
+        self._gateway_session = models.gateway.open(
             rollout_id,
             attempt_id,
             self.clients[main],
@@ -207,42 +205,44 @@ class _GatewayAttempt(_AttemptModels):
             sampling=models.sampling(main),
             token_budget=models.token_budget,
         )
-        self.posted = self._door.posted
-        bound = {name: self._llm(name, client) for name, client in self.clients.items()}
+        self.posted = self._gateway_session.posted
+        bound = {name: self._bind_llm(name, client) for name, client in self.clients.items()}
         self.client = bound[main].client
         self.resources = {**models.tokenizers, **bound}
 
     def env(self, mode: Mode) -> Mapping[str, str]:
-        """See `_AttemptModels`."""
-        return self._door.env(mode=mode)
+        """Return environment variables for an external agent."""
+        return self._gateway_session.env(mode=mode)
 
     async def close(self, *, finish: bool = True) -> list[Call]:
-        """Close the session, and collect what came through it, in the order of time."""
-        work = asyncio.run_coroutine_threadsafe(self._end(finish), self._loop)
+        """Close the session, and return its calls in the order of their start."""
+        work = asyncio.run_coroutine_threadsafe(self._close_session(finish), self._loop)
         return await asyncio.wrap_future(work)
 
-    async def _end(self, finish: bool) -> list[Call]:
+    async def _close_session(self, finish: bool) -> list[Call]:
+        """Close the session in the gateway's loop, and return its calls."""
         for client in self.clients.values():
             client.ended = True
         try:
             if finish:
-                await self._door.finish()
+                await self._gateway_session.finish()
         finally:
-            await self._door.aclose()
+            await self._gateway_session.aclose()
         pairs = [pair for client in self.clients.values() for pair in await client.end()]
         pairs.sort(key=lambda pair: pair[0])
         # Several sessions count from 0 each: the record has one order for all. A call over HTTP has
         # the id that its client saw, by which spans and evaluations name it.
-        seen = self._door.response_id
+        seen = self._gateway_session.response_id
         return [replace(c, id=seen(c.id) or c.id, index=i) for i, (_, c) in enumerate(pairs)]
 
-    def _llm(self, name: str, client: ChatClient) -> LLM:
+    def _bind_llm(self, name: str, client: ChatClient) -> LLM:
+        """Return the LLM resource with the session's endpoint and key."""
         given = self._models.resources.get(name)
         llm = given if isinstance(given, LLM) else LLM(name)
         return replace(
             llm,
-            endpoint=self._door.base_url,
-            api_key=self._door.api_key,
+            endpoint=self._gateway_session.base_url,
+            api_key=self._gateway_session.api_key,
             model=name,
             max_tokens=llm.max_tokens or self._models.limit(name),
             client=_LoopClient(client, self._loop, self.own_time),
@@ -252,10 +252,10 @@ class _GatewayAttempt(_AttemptModels):
 
 
 class _AttemptClient:
-    """A model of one attempt: another server's LLM, recorded, and trained where it has a `source`.
+    """A recorded remote model of one attempt, trained if it has a `source`.
 
-    Failures of the engine are kept, whatever the agent makes of them, and once the attempt has
-    ended nothing is asked any more.
+    Engine failures are kept even if the agent catches them, and requests after the attempt's end
+    are refused.
     """
 
     def __init__(
@@ -269,10 +269,12 @@ class _AttemptClient:
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
         """Send one request; see `ChatClient`."""
         if self._source is None:
-            return await self._asked(self._client.chat(messages, **options))
-        return await self._asked(self._sampled(messages, self._source.ruled(options)))
+            return await self._record_call(self._client.chat(messages, **options))
+        return await self._record_call(self._sample_remote(messages, self._source.ruled(options)))
 
-    async def _sampled(self, messages: Sequence[Message], options: ChatOptions) -> Call:
+    async def _sample_remote(self, messages: Sequence[Message], options: ChatOptions) -> Call:
+        """Send a request to the endpoint of a trained policy. Raises `EngineError` without token
+        ids."""
         if options.get("constraint") is not None:
             raise EngineError(
                 "constraints are not supported for a trained policy that is sampled at an endpoint"
@@ -285,7 +287,8 @@ class _AttemptClient:
             )
         return call
 
-    async def _asked(self, work: Coroutine[Any, Any, Call]) -> Call:
+    async def _record_call(self, work: Coroutine[Any, Any, Call]) -> Call:
+        """Await a call, record it, and keep an engine failure."""
         attempt, task = self._attempt, asyncio.current_task()
         if self.ended:
             work.close()
@@ -298,7 +301,7 @@ class _AttemptClient:
                 call = await work
         except EngineError as error:
             if not self.ended:
-                self._failed(error)
+                self._record_failure(error)
             raise
         finally:
             if task is not None:
@@ -308,13 +311,13 @@ class _AttemptClient:
         self._calls.append((ticket, replace(call, policy=trains)))
         return call
 
-    def _failed(self, error: EngineError) -> None:
-        """Keep why a request was not answered; a server that takes no more is asked too much."""
+    def _record_failure(self, error: EngineError) -> None:
+        """Keep an engine failure, except an overlong prompt."""
         if not isinstance(error, ContextOverflowError):
             self._attempt.failure = self._attempt.lost = error
 
     async def end(self) -> list[tuple[int, Call]]:
-        """Cancel what runs, and return the calls that were answered, each with its ticket."""
+        """Cancel running calls, and return the completed ones, each with its ticket."""
         for task in self._running:
             task.cancel()
         if self._running:
@@ -325,8 +328,8 @@ class _AttemptClient:
 class _SampledClient(_AttemptClient):
     """A session on an engine.
 
-    How a policy is sampled (temperature, top-p, top-k, seed) is the run's decision, since its
-    losses are computed for that distribution; the length and the stop strings are the agent's.
+    The run decides how a policy is sampled (temperature, top-p, top-k, seed), since its losses are
+    computed for that distribution; the agent sets the length and the stop strings.
     """
 
     def __init__(
@@ -334,30 +337,25 @@ class _SampledClient(_AttemptClient):
     ) -> None:
         super().__init__(attempt, session, source)
         self.codec, self.finishes = source.codec, source.trains is not None
-        self._session, self._ruled = session, source.ruled
+        self._session, self._apply_sampling = session, source.ruled
 
     async def chat(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         messages: Sequence[Message],
         *,
         on_token: OnToken | None = None,
-        on_logprobs: OnLogprobs | None = None,
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request; see `ChatClient`."""
-        return await self._asked(
+        return await self._record_call(
             self._session.chat(
-                messages,
-                on_token=on_token,
-                on_logprobs=on_logprobs,
-                on_prompt=on_prompt,
-                **self._ruled(options),
+                messages, on_token=on_token, on_prompt=on_prompt, **self._apply_sampling(options)
             )
         )
 
-    def _failed(self, error: EngineError) -> None:
-        super()._failed(error)
+    def _record_failure(self, error: EngineError) -> None:
+        super()._record_failure(error)
         self._attempt.failure = error
 
     async def end(self) -> list[tuple[int, Call]]:
@@ -368,9 +366,10 @@ class _SampledClient(_AttemptClient):
 
 @dataclass(frozen=True, slots=True)
 class _LoopClient:
-    """A client that lives in another event loop, from whichever loop it is asked.
+    """A client that runs in another event loop than its caller.
 
-    The way there and back may wait for an engine that computes, so it is part of the call.
+    The transfer between loops may wait for an engine that computes, so it counts as part of the
+    call.
     """
 
     client: ChatClient
@@ -378,7 +377,7 @@ class _LoopClient:
     own_time: AgentStopwatch
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
-        """Send one request; cancelling it cancels it there."""
+        """Send one request in the client's loop; cancellation is passed on."""
         work = self.client.chat(messages, **options)
         with self.own_time.paused():
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))

@@ -1,10 +1,10 @@
-"""Calls to training rows, by exact prefix: law 1, train exactly what was sampled.
+"""Build training rows of calls by exact prefix, so that training uses exactly the sampled tokens.
 
-A call continues a row when its prompt begins with that row's ids, token for token; then the new
-prompt tokens join with mask 0 and the sampled ones with mask 1. Otherwise a new row starts. Nothing
-is decoded and encoded again. A token that was forced, by a grammar or as the end of a thought, has
-mask 0; where a grammar only narrowed the choice, the row says what the trainer needs to narrow it
-too. `weights/batch.py` turns rows into a batch.
+A call extends a row if its prompt begins with that row's ids, token for token; the new prompt
+tokens get mask 0 and the sampled ones mask 1. Otherwise a new row starts. Nothing is decoded and
+encoded again. A token forced by a grammar or as the end of a thought has mask 0; if a grammar only
+narrowed the choice, the row holds the data to apply the same constraint in training.
+`weights/batch.py` makes batches of rows.
 """
 
 from __future__ import annotations
@@ -19,30 +19,28 @@ from tutelage.types import Call
 
 
 def build_rows(calls: Iterable[Call], policy: str = POLICY) -> list[Row]:
-    """Rows of one attempt, in time order, of the calls that train `policy` (`Call.policy`).
+    """Return the rows of one attempt, in time order, of the calls that train `policy`
+    (`Call.policy`).
 
-    Calls to other models, and of agents that are not trained, make none; nor do calls in which a
-    grammar left nothing to choose.
+    Calls to other models and of untrained agents give no rows, nor do calls without a choice under
+    their grammar.
     """
     rows: list[Row] = []
     for call in sorted(calls, key=lambda c: c.index):
         if call.policy != policy or not call.sampled.token_ids:
             continue
-        number = next(
-            (i for i in reversed(range(len(rows))) if _extends(rows[i], call.prompt_ids)), None
-        )
+        places = reversed(range(len(rows)))
+        prompt = call.prompt_ids
+        number = next((i for i in places if prompt[: len(rows[i].ids)] == rows[i].ids), None)
         if number is None:
-            rows.append(_join(None, call))
+            rows.append(_extend_row(None, call))
         else:
-            rows[number] = _join(rows[number], call)
+            rows[number] = _extend_row(rows[number], call)
     return [row for row in rows if row.trained]
 
 
-def _extends(row: Row, prompt: tuple[int, ...]) -> bool:
-    return len(prompt) >= len(row.ids) and prompt[: len(row.ids)] == row.ids
-
-
-def _join(row: Row | None, call: Call) -> Row:
+def _extend_row(row: Row | None, call: Call) -> Row:
+    """Return the row extended by a call, or a new row."""
     sampled = call.sampled
     oldest, newest = sampled.policy_version, newest_version(sampled)
     row = row or Row((), (), oldest_version=oldest, newest_version=newest)

@@ -1,13 +1,13 @@
-"""The runner: many rollouts at once in one event loop, of any agent, none fatal.
+"""The runner: many concurrent rollouts of any agent in one event loop; no failure is fatal.
 
-Each attempt gets its own models (`models.py`), a session, environments, and where spans are wanted
-a trace. What an agent returns or emits is its reward, else a reward function grades it; what it
-raises, and why, stays with its attempt. An infrastructure failure is retried with backoff in a new
-attempt; an agent's failure earns the failure reward. What comes back is always one `Rollout` for
-each `RolloutSpec`, in order. A built-in agent is awaited inside the engine's schedule
-(`engine/driver.py`) and no clock ends it, so a busy machine changes no result. A user's agent is a
-task of its own with a deadline in its own time (`engine/stopwatch.py`): one that hangs is
-cancelled and, when it will not go, left behind with its models shut.
+Each attempt has its own models (`models.py`), session, environments, and optional trace. The value
+that an agent returns or emits is its reward, else a reward function grades it; an exception is
+recorded with its attempt. An infrastructure failure is retried with backoff in a new attempt; an
+agent's failure earns the failure reward. The result is always one `Rollout` for each `RolloutSpec`,
+in order. A built-in agent is awaited inside the engine's schedule (`engine/driver.py`) without a
+deadline, so a busy machine changes no result. A user's agent is a separate task with a deadline in
+its own time (`engine/stopwatch.py`): on timeout it is cancelled, or abandoned with its models
+closed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 from tutelage.agents.agent import Agent, AgentFailedError
 from tutelage.agents.function import ENVIRONMENT, AgentFunction
 from tutelage.agents.session import RolloutSession, enter_rollout
-from tutelage.bounded import whole_characters
+from tutelage.bounded import replace_surrogates
 from tutelage.environments import EnvironmentFactory, rollout_environments
 from tutelage.environments.lifecycle import STEP_SECONDS, TurnRecord
 from tutelage.errors import (
@@ -62,12 +62,12 @@ OnSpans = Callable[[Rollout, Sequence[SpanRecord]], None]
 
 _NO_CALLS = "your agent never called llm.endpoint or llm.chat; allowed by agent.allow_no_calls=true"
 AT_ONCE = 512
-"""Rollouts at once, where nobody says how many."""
+"""Default number of concurrent rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSpec:
-    """One rollout to run. Its identifiers and its samples come from `seeds`."""
+    """One rollout to run. Its identifiers and samples are drawn from `seeds`."""
 
     task: Task
     mode: Mode
@@ -80,31 +80,31 @@ class RolloutSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunnerSettings:
-    """Limits of a rollout: seconds, attempts at infrastructure failures, rollouts at once."""
+    """Limits of a rollout: seconds, attempts after infrastructure failures, concurrency."""
 
     run_id: str
     timeout: float = 60.0
-    """Seconds of its own time that a user's agent has; the built-in agents are bounded by
-    their turns and tokens instead, so that no clock decides what they earn."""
+    """Time limit of a user's agent in seconds of its own time; the built-in agents are limited by
+    turns and tokens only, so that no clock changes their rewards."""
     attempts: int = 3
     backoff: float = 0.1
     concurrency: int = AT_ONCE
     failure_reward: float = 0.0
-    """What a rollout earns that failed for the agent's own reasons."""
+    """Reward of a rollout that failed because of the agent."""
     reward_timeout: float | None = REWARD_SECONDS
-    """Seconds that a user's reward may take for one rollout."""
+    """Time limit of a user's reward per rollout, in seconds."""
     allow_no_calls: bool = True
-    """Whether a training rollout may end without a model call; else its agent has failed."""
+    """True if a training rollout may end without a model call; else its agent has failed."""
     pool_size: int = AT_ONCE
-    """Most instances of the run's environment that are open at once."""
+    """Maximum number of open instances of the run's environment."""
     step_timeout: float = STEP_SECONDS
-    """Seconds that a step of the run's environment may take."""
+    """Time limit of a step of the run's environment, in seconds."""
     group_deadline: float | None = None
-    """Like `timeout`, in training: a rollout that takes longer is left out of its group."""
+    """Time limit in training like `timeout`, after which a rollout is left out of its group."""
 
     def limit(self, mode: Mode) -> tuple[float, Failure]:
-        """Seconds of its own time that an attempt has, and what it failed of when they are over:
-        its own timeout, or its training group's, which closes without it."""
+        """Return an attempt's limit in seconds of its own time, and the failure at that limit: its
+        own timeout, or the deadline of its training group."""
         group = self.group_deadline
         if group is not None and group < self.timeout and mode is Mode.TRAIN:
             message = f"its group closed without it after {group:g} seconds of its own time"
@@ -113,17 +113,17 @@ class RunnerSettings:
         return self.timeout, Failure(FailureCause.TIMEOUT, message)
 
 
-_Played = tuple[Any, Failure | None]
-"""What an agent returned, and why it failed."""
+_AgentResult = tuple[Any, Failure | None]
+"""An agent's return value, and its failure."""
 
 
 class Runner:
     """Runs specs with one agent and the models of a run.
 
-    `reward` grades what returns no reward of its own; `environment` is what rollouts are played in,
-    one instance each; `policy` names the resource that is the policy. `on_spans` gets the spans
-    that the code of a rollout opened; without it none are collected. `on_session` gets the session
-    of each attempt before it is played.
+    `reward` grades rollouts whose agent returns no reward; `environment` creates one instance for
+    each rollout; `policy` names the resource of the policy. `on_spans` receives the spans of a
+    rollout's code; without it none are collected. `on_session` receives the session of each attempt
+    before it is played.
     """
 
     def __init__(
@@ -139,7 +139,8 @@ class Runner:
         on_spans: OnSpans | None = None,
         on_session: Callable[[RolloutSession], None] | None = None,
     ) -> None:
-        """Raises `ConfigError` for an agent that cannot drive the environment, or lacks one."""
+        """Raises `ConfigError` for an agent that cannot drive the environment, or that needs
+        one."""
         self._agent, self._models, self._settings = agent, models, settings
         self._environment = environment
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
@@ -163,7 +164,7 @@ class Runner:
     async def run(
         self, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None = None
     ) -> list[Rollout]:
-        """Run all specs and return their rollouts in order; `on_done` sees each as it ends.
+        """Run all specs and return their rollouts in order; `on_done` receives each as it ends.
         Cancelling cancels them all, and so does a `FailureBudgetError` of `on_done`."""
         gate = asyncio.Semaphore(self._settings.concurrency)
         tasks: list[asyncio.Task[Rollout]] = []
@@ -171,21 +172,21 @@ class Runner:
             # Held until every rollout has begun, so that groups are admitted together.
             async with asyncio.TaskGroup() as group, self._models.participant():
                 for order, spec in enumerate(specs):
-                    tasks.append(group.create_task(self._rollout(order, spec, gate, on_done)))
+                    tasks.append(group.create_task(self._run_rollout(order, spec, gate, on_done)))
                 await asyncio.sleep(0)
         except* FailureBudgetError as stopped:
             raise stopped.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _rollout(
+    async def _run_rollout(
         self,
         order: int,
         spec: RolloutSpec,
         gate: asyncio.Semaphore,
         on_done: Callable[[Rollout], None] | None,
     ) -> Rollout:
-        """As many attempts as it takes: what an engine lost is tried again, a little later each
-        time and not all at the same moment."""
+        """Run attempts until one is not lost to the engine, or the attempts are used up; the
+        backoff grows and is randomised."""
         attempts: list[Attempt] = []
         spans: list[SpanRecord] = []
         pool = None
@@ -197,7 +198,7 @@ class Runner:
         async with self._models.participant():
             try:
                 while True:
-                    attempts.append(await self._attempt(order, spec, len(attempts), spans))
+                    attempts.append(await self._run_attempt(order, spec, len(attempts), spans))
                     failure = attempts[-1].failure
                     lost = failure is not None and failure.cause is FailureCause.ENGINE_ERROR
                     if not lost or len(attempts) >= self._settings.attempts:
@@ -229,9 +230,10 @@ class Runner:
             on_done(rollout)
         return rollout
 
-    async def _attempt(
+    async def _run_attempt(
         self, order: int, spec: RolloutSpec, number: int, spans: list[SpanRecord]
     ) -> Attempt:
+        """Play one attempt and return it graded; its spans are appended to `spans`."""
         seeds = spec.seeds.child("attempt", number)
         rollout_id, attempt_id = spec.seeds.id("roll", self._settings.run_id), seeds.id("att")
         started, start = time(), perf_counter()
@@ -274,9 +276,9 @@ class Runner:
                     session.environment = await opened
                 with tracing as trace:
                     if timed:
-                        value, failed = await self._within(session, expired)
+                        value, failed = await self._play_with_deadline(session, expired)
                     else:
-                        value, failed = await _guarded(self._agent, session)
+                        value, failed = await _play_agent(self._agent, session)
             except EnvironmentFailedError as error:  # it could not be opened
                 failed = Failure(FailureCause.ENVIRONMENT_ERROR, str(error), traceback.format_exc())
             except BaseException:
@@ -286,10 +288,13 @@ class Runner:
             calls = await models.close()
             records = () if trace is None else trace.records
             spans += records
-            failure = _with_engine(failed, models.failure, models.lost)
-            environment, trained = session.environment, _trained(calls, session.marked, records)
+            failure = _engine_failure(failed, models.failure, models.lost)
+            environment, trained = (
+                session.environment,
+                _mark_trained_calls(calls, session.marked, records),
+            )
             if environment is not None:
-                trained = _with_turns(trained, environment.turns)
+                trained = _add_turn_rewards(trained, environment.turns)
                 if environment.failure is not None and failed is None:
                     failure = Failure(FailureCause.ENVIRONMENT_ERROR, str(environment.failure))
             allowed = self._settings.allow_no_calls or spec.mode is not Mode.TRAIN
@@ -301,7 +306,7 @@ class Runner:
                 status=RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED,
                 calls=tuple(trained),
                 tool_results=tuple(session.tool_results),
-                answer=whole_characters(session.answer),
+                answer=replace_surrogates(session.answer),
                 failure=failure,
                 stop=session.stop if failure is None else None,
                 seconds=perf_counter() - start,
@@ -310,10 +315,10 @@ class Runner:
             )
             return await self.grader.grade(spec.task, attempt, session, value)
 
-    async def _within(self, session: RolloutSession, expired: Failure) -> _Played:
+    async def _play_with_deadline(self, session: RolloutSession, expired: Failure) -> _AgentResult:
         """Play until the agent ends or its time is up; only cancellation of the run is raised."""
         # A task of its own, so that what the agent sets in its context stays there.
-        task = asyncio.create_task(_guarded(self._agent, session))
+        task = asyncio.create_task(_play_agent(self._agent, session))
         try:
             done = await session.own_time.done_within(task, session.limit)
         except asyncio.CancelledError:
@@ -327,13 +332,13 @@ class Runner:
             return None, Failure(FailureCause.AGENT_ERROR, message)
         session.cancelled = session.closed = True
         await cancel_and_wait(task)
-        left = "" if task.done() else ", and would not end: it was left behind, its models shut"
+        left = "" if task.done() else ", and did not end: it was abandoned with its models closed"
         return None, replace(expired, message=expired.message + left)
 
 
-async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
-    """Play, and make what the agent raises a failure: SystemExit, or an exception of its own that
-    is no `Exception`, would stop the event loop."""
+async def _play_agent(agent: Agent, session: RolloutSession) -> _AgentResult:
+    """Play, and convert what the agent raises to a failure, including SystemExit and other
+    exceptions that would stop the event loop."""
     enter_rollout(session)
     try:
         return await agent.play(session.task_record, session, session.resources), None
@@ -357,12 +362,12 @@ async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
         return None, Failure(cause, message, traceback.format_exc())
 
 
-def _with_engine(
+def _engine_failure(
     failure: Failure | None, engine: EngineError | None, lost: EngineError | None
 ) -> Failure | None:
-    """The failure, or what lay behind it: over HTTP an engine's failure reaches the agent as an
-    exception of its client, which is not the agent's fault; and many frameworks make the error of a
-    model an answer, which is none."""
+    """Return the failure, or the engine failure behind it: over HTTP an engine failure reaches the
+    agent as a client exception, which is not the agent's fault, and some frameworks return the
+    error of a model as an answer."""
     if failure is None:
         words = f"{lost} (the agent went on without)"
         return None if lost is None else Failure(FailureCause.ENGINE_ERROR, words)
@@ -373,11 +378,12 @@ def _with_engine(
     return Failure(cause, f"{engine} (the agent: {failure.message})", failure.traceback)
 
 
-def _with_turns(calls: Sequence[Call], turns: Sequence[TurnRecord]) -> list[Call]:
-    """Return the calls with the rewards and infos of the turns that their replies began.
+def _add_turn_rewards(calls: Sequence[Call], turns: Sequence[TurnRecord]) -> list[Call]:
+    """Return the calls with the rewards and infos of their turns.
 
-    A turn of an agent's own code belongs to the last call sent before it, if possible a trained
-    one; one before all calls belongs to the first."""
+    A turn of an agent's own code belongs to the last call sent before it, preferably a trained one;
+    a turn before all calls belongs to the first.
+    """
     out = list(calls)
     for turn in turns:
         own = [i for i, call in enumerate(out) if call.id == turn.call_id]
@@ -395,32 +401,32 @@ def _with_turns(calls: Sequence[Call], turns: Sequence[TurnRecord]) -> list[Call
 # ---------------------------------------------------------------- marked agents
 
 
-def _trained(
+def _mark_trained_calls(
     calls: Sequence[Call], marked: Collection[str], spans: Sequence[SpanRecord]
 ) -> list[Call]:
-    """The calls, with no policy where the agent that made them is not marked.
+    """Return the calls, with policy None for calls of agents that are not marked.
 
-    A call is known by the name that it carries (`rollout.agent(...)`, a key, a path), else by the
-    one that a framework's own spans give it: the span of the call stands below that of the agent,
-    and names the response that our gateway gave. Where a framework's spans name no response, the
-    one agent that was at work for the whole of the call is taken.
+    The agent of a call is its explicit name (`rollout.agent(...)`, a key, a path), else the agent
+    named by a framework's spans: the span of the call is a descendant of the agent's span, and
+    names the response id of the gateway. If the spans name no response, it is the only agent whose
+    span covers the complete call.
     """
     if not marked:
         return list(calls)
     out: list[Call] = []
     for call in calls:
         if call.agent == MAIN_AGENT and call.agent not in marked:
-            call = replace(call, agent=_span_agent(call, spans) or call.agent)
+            call = replace(call, agent=_find_span_agent(call, spans) or call.agent)
         out.append(call if call.agent in marked else replace(call, policy=None))
     return out
 
 
-def _span_agent(call: Call, spans: Sequence[SpanRecord]) -> str | None:
-    """The agent of a call by the spans of its attempt; None where they do not tell."""
+def _find_span_agent(call: Call, spans: Sequence[SpanRecord]) -> str | None:
+    """Return the agent of a call by the spans of its attempt; None if unknown."""
     by_id = {span.span_id: span for span in spans}
 
     def upward(span: SpanRecord) -> list[SpanRecord]:
-        """A span and those above it, the nearest first."""
+        """Return a span and its ancestors, the nearest first."""
         out = [span]
         while (above := by_id.get(out[-1].parent_id or "")) is not None and above not in out:
             out.append(above)

@@ -1,1 +1,1 @@
-"""Runs: what each has, whatever it trains: folder, loggers, callbacks, results, report."""
+"""Parts of every kind of run: folder, loggers, callbacks, results, report."""

@@ -1,7 +1,7 @@
-"""What a run will cost, in words: rollouts, times the tokens of one, at a measured rate.
+"""Estimated cost of a run: rollouts times the tokens of one, at a measured rate.
 
-`Pace` is what some rollouts took. Trainings and prompt searches measure it on the first rollouts
-that they play anyway, so an estimate costs nothing and draws nothing.
+Trainings and prompt searches measure `Pace` on the first rollouts that they play anyway, so an
+estimate costs nothing and changes no random draws.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What some rollouts took: sampled tokens, wall seconds, US dollars."""
+    """Measured sampled tokens, wall seconds and US dollars of some rollouts."""
 
     rollouts: int
     tokens: int
@@ -19,7 +19,7 @@ class Pace:
     dollars: float = 0.0
 
     def words(self, rollouts: int) -> str:
-        """What a number of rollouts will take at this pace."""
+        """Return an estimate of the cost of a number of rollouts at this pace."""
         times = rollouts / self.rollouts
         tokens, seconds = self.tokens * times, self.seconds * times
         each = self.tokens / self.rollouts
@@ -32,7 +32,7 @@ class Pace:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as `1:32` or `2:05:07`."""
+    """Format seconds as `1:32` or `2:05:07`."""
     whole = max(0, round(seconds))
     hours, rest = divmod(whole, 3600)
     minutes, rest = divmod(rest, 60)

@@ -1,9 +1,8 @@
-"""The figures of every run in the same words, whatever it trains: figures and tables.
+"""Figures of a run of any kind, and tables of them.
 
-A kind makes `Figures` of the small files of a run (`RunFiles`); `evaluate/compared.py` adds the
-scores that the store has, and compares. Nothing is played and nothing raises for what is missing:
-a run that was stopped says less. A `Table` is what the terminal, the pages and the docs all show,
-each with one function.
+A kind makes `Figures` from the small files of a run (`RunFiles`); `evaluate/compared.py` adds the
+scores of the store, and compares. Nothing is played, and missing files raise nothing: a stopped run
+has fewer figures. The terminal, the pages and the docs show a `Table`, each with one function.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from tutelage.types import JSON
 
 Measure = Literal["greedy", "sampled"]
 MEASURES: tuple[Measure, ...] = ("greedy", "sampled")
-"""How test tasks were played: at temperature 0, or at the temperature of training."""
+"""How test tasks are sampled: at temperature 0, or at the training temperature."""
 _SAMPLE = 1 << 20
-"""Bytes at both ends of a weights file by which it is known again."""
+"""Bytes at each end of a weights file that are hashed."""
 
 
 class Labels(NamedTuple):
-    """Under which names a measure of the test tasks lies."""
+    """Names under which a measure of the test tasks is stored."""
 
     before: str
-    """Of its rollouts in the store."""
+    """Label of its rollouts in the store before training."""
     after: str
     means: str
-    """Of its means in `result.json`: `reward_before_NAME` and so on."""
+    """Name of its means in `result.json`, as in `reward_before_NAME`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """What a run used, its tests included; None is not known.
+    """Resources that a run used, including its tests; None if unknown.
 
-    `tokens` are those read and written in model calls, `dollars` what was paid for them: 0 where
-    every model ran here.
+    `tokens` are prompt and completion tokens of model calls, `dollars` their price: 0 if every
+    model ran locally.
     """
 
     rollouts: int | None = None
@@ -56,55 +55,55 @@ class ResourceUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedSummary:
-    """What was trained by a run, and how."""
+    """What a run trained, and how."""
 
     BUILT_IN: ClassVar[str] = "built-in"
-    """What an agent of Tutelage's own is called."""
+    """Name of built-in agents."""
     UNTRAINED: ClassVar[str] = "nothing"
-    """What an evaluation trains."""
+    """Value of `trained` for an evaluation."""
 
     trained: str
-    """What was trained, such as `prompt`, `weights` or `orchestration`."""
+    """Trained object, such as `prompt`, `weights` or `orchestration`."""
     algorithm: str = ""
     base: str = ""
-    """The model that was trained, or whose prompt was, in words."""
+    """Name of the model that was trained, or whose prompt was."""
     base_mark: str | None = None
-    """Equal for equal models; None where the folder does not tell."""
+    """Identifier that is equal for equal models; None if unknown."""
     tested_mark: str | None = None
-    """That of the weights that were tested after a training."""
+    """Identifier of the weights that were tested after training."""
     agent: str = ""
-    """The agent that played, by its file or its name; empty where that is not known."""
+    """File or name of the agent; empty if unknown."""
     agent_mark: str | None = None
-    """Equal for equal code of an own agent."""
+    """Hash of the code of a custom agent."""
     grader: str = ""
     updates: str = ""
-    """How long it trained, such as `15 steps`."""
+    """Length of the training, such as `15 steps`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures(TrainedSummary):
-    """One run, as far as its small files tell."""
+    """Figures of one run from its small files."""
 
     labels: Mapping[Measure, Labels] = field(default_factory=dict[Measure, Labels])
-    """Of the tests before and after; empty where a run is scored on no tasks."""
+    """Labels of the tests before and after training; empty for a run without test scores."""
     success: str | None = None
-    """What the user says is a success; None is the grader's own word."""
+    """The user's definition of success; None uses the grader's own."""
     failed_reward: float | None = None
-    """What a failed rollout counts as; None is the reward that it has."""
+    """Reward of a failed rollout; None keeps the reward that it has."""
     start_won: bool = False
-    """Whether what was there before is also the outcome, and was played once for both."""
+    """True if the initial state is also the outcome and was tested once for both."""
     spent: ResourceUsage | None = None
-    """None takes what the store has counted."""
+    """Resources used; None takes the counts of the store."""
     dollars: float | None = None
-    """What was paid where the store is what counts the rest."""
+    """Cost in US dollars, if the store has the other counts."""
     best: Path | None = None
-    """Where the best prompt or policy lies."""
+    """Path of the best prompt or policy."""
     remark: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The small files of a run, each as far as it can be read."""
+    """Content of the small files of a run; unreadable files are empty."""
 
     run: RunFolder
     config: JSON
@@ -115,40 +114,41 @@ class RunFiles:
 
     @classmethod
     def of(cls, run: RunFolder) -> RunFiles:
-        """Those of a folder."""
+        """Return the files of a folder."""
         config = read_object(run.config)
         settings = dict(config.get("config") or {})
         return cls(run, config, settings, read_object(run.result), read_object(run.agent))
 
     def section(self, name: str) -> Mapping[str, Any]:
-        """A section of the keys; empty where it is none."""
+        """Return a section of the keys; empty if it is missing."""
         found: object = self.settings.get(name)
         return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
 
     def agent_mark(self) -> str | None:
-        """What the code of an own agent was when the run began."""
+        """Return the hash of a custom agent's code when the run began."""
         sources: object = read_object(self.run.path / "fingerprint.json").get("sources")
         marks = cast("Mapping[str, str]", sources) if isinstance(sources, Mapping) else {}
         return next((mark for name, mark in marks.items() if name.startswith("the agent ")), None)
 
     def number(self, name: str) -> float | None:
-        """A number of the result."""
+        """Return a number of the result; None if it is missing."""
         return finite(self.result.get(name))
 
     def count(self, name: str) -> int | None:
-        """A whole number of the result."""
+        """Return an integer of the result; None if it is missing."""
         value = self.number(name)
         return None if value is None else int(value)
 
     def metrics(self) -> list[JSON]:
-        """The lines of metrics; none where they cannot be read."""
+        """Return the lines of metrics; empty if they cannot be read."""
         with suppress(OSError, ValueError):
             return self.run.read_metrics()
         return []
 
 
 def read_object(path: Path, remarks: list[str] | None = None) -> JSON:
-    """The JSON object of a file; empty if there is none, with a remark on what is damaged."""
+    """Return the JSON object of a file; empty if it is missing or damaged, with the damage added to
+    `remarks`."""
     if not path.is_file():
         return {}
     lines: list[str] = [] if remarks is None else remarks
@@ -164,7 +164,7 @@ def read_object(path: Path, remarks: list[str] | None = None) -> JSON:
 
 
 def finite(value: Any) -> float | None:
-    """A value of JSON that is a finite number, else None."""
+    """Return a JSON value as a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -174,7 +174,8 @@ def finite(value: Any) -> float | None:
 
 
 def folder_hash(folder: Path) -> str | None:
-    """A mark of the weights in a folder, by sizes and both ends of each file; None without any."""
+    """Return a hash of the weights in a folder, by the sizes and both ends of the files; None
+    without weights."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         return None
@@ -196,26 +197,26 @@ def folder_hash(folder: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One row of a table: its cells as text, and of each its tone, `good`, `bad`, `dim` or none."""
+    """Row of a table: cells as text, and the tone of each: `good`, `bad`, `dim` or empty."""
 
     cells: Sequence[str]
     tones: Sequence[str] = ()
     strong: bool = False
     first: bool = False
-    """Whether it begins a group of rows."""
+    """True if the row begins a group of rows."""
 
     def tone(self, index: int) -> str:
-        """The tone of a cell."""
+        """Return the tone of a cell."""
         return self.tones[index] if self.tones else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table in words."""
+    """Table of texts."""
 
     columns: Sequence[str]
     rows: Sequence[TableRow]
     right: Collection[int] = ()
-    """Columns that are set to the right."""
+    """Columns that are right-aligned."""
     title: str = ""
     lead: str = ""

@@ -1,7 +1,7 @@
-"""The findings of a run over its steps: each is said once, and kept with the steps it held for.
+"""Findings of a run over its steps, each reported once with the steps for which it held.
 
-`health.py` finds what is wrong after a step; what is kept here is plain JSON, so that it lies in
-checkpoints and in `result.json`, and a resumed run says nothing twice.
+`health.py` examines the metrics after a step; findings are kept as JSON in checkpoints and in
+`result.json`, so that a resumed run reports none twice.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from tutelage.runs.health import Finding, Metrics, Setup, examine
-from tutelage.runs.misled import misled
+from tutelage.runs.misled import examine_learning
 from tutelage.types import JSON
 
 
-def keep(
+def add_findings(
     kept: list[JSON], steps: Sequence[Metrics], setup: Setup, *, number: int, run: str = "RUN"
 ) -> list[Finding]:
-    """Bring `kept`, the findings of `run`, up to date after the step `number`, the last of `steps`;
-    returns those that are new. One that no longer holds is kept with the step that ended it."""
+    """Update `kept`, the findings of `run`, after step `number`, the last of `steps`, and return
+    the new ones.
+
+    A finding that no longer holds is kept with the step that ended it.
+    """
     new: list[Finding] = []
-    found = (*examine(steps, setup), *misled(steps, setup))
+    found = (*examine(steps, setup), *examine_learning(steps, setup))
     holding = {finding.name: finding for finding in found}
     for entry in kept:
         finding = holding.pop(entry["name"], None)
@@ -36,8 +39,8 @@ def keep(
     return new
 
 
-def warnings_of(kept: Sequence[JSON], unit: str = "step") -> list[str]:
-    """The warnings among the findings of a run, each with the steps that it held for."""
+def list_warnings(kept: Sequence[JSON], unit: str = "step") -> list[str]:
+    """Return the warnings among the findings of a run, each with the steps for which it held."""
     out: list[str] = []
     for entry in kept:
         if entry["warning"]:

@@ -1,8 +1,8 @@
-"""What a run was begun with, by content: its configuration, and the files and code that it means.
+"""Fingerprint of a run: its configuration, and hashes of the files and code that it names.
 
-`fingerprint.json` in a run folder keeps the content of `config.json` and a mark of each source: an
-agent, a reward, tools, files of tasks, a model. Who starts a run in the same folder, or continues
-one, learns what has changed since. `lifecycle.py` compares.
+`fingerprint.json` in a run folder has the content of `config.json` and a hash of each source:
+agent, reward, tools, files of tasks, model. Starting or resuming a run in the folder reports what
+has changed since. `lifecycle.py` compares.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import hashlib
 import json
 import pprint
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.loading import source_hash
@@ -23,37 +23,38 @@ from tutelage.resources import LLM
 from tutelage.rewards import RewardFunction
 from tutelage.runs.figures import folder_hash, read_object
 from tutelage.runs.folder import RunFolder, write_json
+from tutelage.runs.trust import iter_texts
 from tutelage.tools.loading import is_file_reference
 from tutelage.tools.source import hash_source
 from tutelage.tools.tool import Tool
 from tutelage.types import JSON, Task
 
 _NOT_CONTENT = ("output", "store", "store_url", "resume_from_path")
-"""Last words of keys whose value is where something goes, or was taken from once."""
+"""Last words of keys that name an output or a former location."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""Where an object lies in memory, which is no part of what it is."""
+"""Memory address in a repr, which is removed from hashes."""
 
 
 def fingerprint_file(folder: RunFolder) -> Path:
-    """Where a run keeps it."""
+    """Return the path of a run's fingerprint."""
     return folder.path / "fingerprint.json"
 
 
 def keep_fingerprint(folder: RunFolder, config: JSON, sources: Mapping[str, str]) -> None:
-    """Keep what a run is begun with. The configuration that the folder has now stays valid, so
-    that one that is replaced next may be cut off in between."""
-    before = _digest(read_object(folder.config))
+    """Write the fingerprint of a run. The configuration that the folder has now stays valid, so
+    that replacing it next may be interrupted."""
+    before = _hash_json(read_object(folder.config))
     content = {"config": config, "before": before, "sources": dict(sources)}
     write_json(fingerprint_file(folder), content)
 
 
-def edits(folder: RunFolder) -> list[str]:
-    """How `config.json` differs from what the run was begun with, in words.
+def config_edits(folder: RunFolder) -> list[str]:
+    """Return how `config.json` differs from the configuration that the run started with.
 
-    Raises `RunError` for a folder that does not say what its run was begun with.
+    Raises `RunError` for a folder without a fingerprint.
     """
-    kept, now = _kept(folder), read_object(folder.config)
-    if _digest(now) == kept["before"] or now == kept["config"]:
+    kept, now = _read_fingerprint(folder), read_object(folder.config)
+    if _hash_json(now) == kept["before"] or now == kept["config"]:
         return []
     was, now = dict(flatten(kept["config"])), dict(flatten(now))
     odd = [key for key in {**was, **now} if was.get(key) != now.get(key)]
@@ -61,9 +62,9 @@ def edits(folder: RunFolder) -> list[str]:
     return [f"{folder.config.name} was edited: {', '.join(lines[:5])}"]
 
 
-def changes(folder: RunFolder, sources: Mapping[str, str]) -> list[str]:
-    """The sources that are not as they were when the run began, in words."""
-    before: dict[str, str] = _kept(folder)["sources"]
+def source_changes(folder: RunFolder, sources: Mapping[str, str]) -> list[str]:
+    """Return texts on the sources that have changed since the run began."""
+    before: dict[str, str] = _read_fingerprint(folder)["sources"]
     here = f", seen from {str(Path.cwd())!r}"
     far = {name for name in before if "/" in name and name[0] not in "/~"}
     gone = [f"{n} is missing{here * (n in far)}" for n in before if n not in sources]
@@ -73,13 +74,13 @@ def changes(folder: RunFolder, sources: Mapping[str, str]) -> list[str]:
 
 
 def settings_sources(settings: JSON, folder: RunFolder) -> dict[str, str]:
-    """Marks of the files, folders of models and code that a configuration names, by key."""
+    """Return hashes of the files, model folders and code that a configuration names, by key."""
     values: dict[str, str] = {}
     for key, value in flatten(settings):
         if key.rpartition(".")[2] in _NOT_CONTENT:
             continue
-        for text in _texts(value):
-            mark = _mark(text, folder)
+        for text in iter_texts(value):
+            mark = _hash_reference(text, folder)
             if mark is not None:
                 values[f"{text} ({key})"] = mark
     return values
@@ -92,8 +93,7 @@ def agent_sources(
     splits: Mapping[str, Sequence[Task] | None],
     environment: object = None,
 ) -> dict[str, str]:
-    """Marks of an agent with what it is given, of its tasks, and of the class of its
-    environment."""
+    """Return hashes of an agent, its reward, resources, tasks, and the class of its environment."""
     values = {f"the agent {agent.name}": source_hash(agent)}
     if reward is not None:
         values[f"the reward {reward.name}"] = source_hash(reward)
@@ -101,26 +101,27 @@ def agent_sources(
         values["the environment"] = source_hash(environment)
     for name, value in resources.items():
         if isinstance(value, Tool):
-            values[f"the tool {name}"] = f"{_digest(shown(value))} {source_hash(value.fn)}"
+            values[f"the tool {name}"] = f"{_hash_json(shown(value))} {source_hash(value.fn)}"
         elif not isinstance(value, LLM):
-            values[f"the resource {name}"] = _digest(shown(value))
+            values[f"the resource {name}"] = _hash_json(shown(value))
     for name, tasks in splits.items():
         if tasks is not None:
             rows = [{**task.fields, "id": task.id} for task in tasks]
-            values[f"the {name} tasks"] = _digest(rows)
+            values[f"the {name} tasks"] = _hash_json(rows)
     return values
 
 
 def shown(value: object) -> str:
-    """A value in words that are the same in every process: no addresses, sets in order.
+    """Return a value as text that is equal in every process: without addresses, with sets in order.
 
     `pprint` sorts only what it breaks into lines, so it has to break everything.
     """
     return _ADDRESS.sub("", pprint.pformat(value, width=1))
 
 
-def _mark(text: str, folder: RunFolder) -> str | None:
-    """A mark of what a value names, None where it names no user file."""
+def _hash_reference(text: str, folder: RunFolder) -> str | None:
+    """Return a hash of the file or folder that a value names; None if it names none of the
+    user's."""
     file, _, name = text.rpartition(":")
     path = Path(file if file.endswith(".py") else text).expanduser()
     try:
@@ -140,7 +141,7 @@ def _mark(text: str, folder: RunFolder) -> str | None:
         return None  # who reads it says so
 
 
-def _kept(folder: RunFolder) -> JSON:
+def _read_fingerprint(folder: RunFolder) -> JSON:
     remarks: list[str] = []
     values = read_object(fingerprint_file(folder), remarks)
     if {"config", "before", "sources"} <= set(values):
@@ -152,13 +153,6 @@ def _kept(folder: RunFolder) -> JSON:
     )
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        yield from (text for item in cast("list[Any]", value) for text in _texts(item))
-
-
-def _digest(value: Any) -> str:
+def _hash_json(value: Any) -> str:
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=repr)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

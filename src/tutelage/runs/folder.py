@@ -1,18 +1,18 @@
-"""The run folder: where everything that a run leaves behind lies, and under which names.
+"""Run folder: the files of a run, and their names.
 
     config.json       the resolved configuration, with the origin of each value
     conditions.json   machine, versions and threads: what bit-for-bit repetition depends on
     metrics.jsonl     one line a step; `phase`, `step`, then metrics by name
-    events.jsonl      decisions that depended on the clock, so that a resume can honour them
-    agent.json        which Python agent is trained, and tasks/ on what, where there is one
+    events.jsonl      decisions that depended on the clock, which a resume repeats
+    agent.json        the Python agent that is trained; tasks/ has its tasks
     store.db          every rollout with its calls, tokens, rewards and causes of failure
     checkpoints/      step_000040/: weights, optimizer, counters
     policy/           the final policy, an ordinary Hugging Face folder
     report.html       curves, before and after, rollouts side by side
     result.json       the outcome in numbers
 
-Files are written aside and renamed, or appended a whole line at a time. `weights/checkpoint.py`
-fills `checkpoints/`, `report/` draws the report.
+Files are written to a temporary file and renamed, or appended a whole line at a time.
+`weights/checkpoint.py` writes `checkpoints/`, `report/` the report.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from tutelage.runs.resume_hint import command_name, resume_command, resume_hint
 from tutelage.tools.loading import hint
 
 RUNS = Path("runs")
-"""Where runs go unless `--output` says otherwise, below the working directory."""
+"""Default parent folder of runs, below the working directory."""
 
 LOCK = ".lock"
-"""The file by which one process at a time holds a run."""
+"""File by which one process at a time locks a run."""
 
 SERVER_LOG = "vllm.log"
-"""What a vLLM server of the run's own prints. It stays where that did not start, to be read, and is
-in the way of no other run."""
+"""Log of a vLLM server that the run starts. It is kept if the server fails to start, and does not
+occupy the folder."""
 
 _RECORDS = (
     "agent.json",
     "fingerprint.json",
     *(f"tasks/{s}.jsonl" for s in ("train", "val", "test")),
 )
-"""What a run writes before `config.json`."""
+"""Files that a run writes before `config.json`."""
 
 _RAY_PACKAGE = "_ray_pkg_"
-"""How the folders begin in which Ray runs jobs."""
+"""Prefix of the folders in which Ray runs jobs."""
 
 WALL_CLOCK_METRICS = ("time/", "tokens_per_second")
-"""Beginnings of the names of metrics that may differ between equal runs; all others may not."""
+"""Prefixes of the names of metrics that may differ between equal runs; all others may not."""
 
 
 def is_wall_clock(name: str) -> bool:
-    """Whether a metric depends on the clock: those named above, and the seconds of tools."""
+    """Return True if a metric depends on the clock: those above, and the seconds of tools."""
     of_tool = name.startswith("tools/") and name.endswith("/seconds")
     return of_tool or name.startswith(WALL_CLOCK_METRICS)
 
@@ -68,21 +68,21 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = path.name or path.resolve().name
-        """The folder's name, which is the run's identifier; also where it is named as `.`."""
+        """Name of the folder, which is the run's identifier, even if the path is `.`."""
         self.config = path / "config.json"
         """The resolved configuration."""
         self.conditions = path / "conditions.json"
         """Machine, versions, threads."""
         self.metrics = path / "metrics.jsonl"
-        """One line a step."""
+        """One line per step."""
         self.events = path / "events.jsonl"
         """Decisions that depended on the clock."""
         self.costs = path / "cost.jsonl"
-        """What servers counted of each rollout, in an evaluation."""
+        """Cost of each rollout in an evaluation, as servers counted it."""
         self.store = path / "store.db"
         """The SQLite database."""
         self.agent = path / "agent.json"
-        """Says which agent a run trains; only runs of Python agents have it."""
+        """The agent that is trained; only runs of Python agents have this file."""
         self.checkpoints = path / "checkpoints"
         """Folder of checkpoints."""
         self.policy = path / "policy"
@@ -96,8 +96,8 @@ class RunFolder:
         return f"RunFolder({str(self.path)!r})"
 
     def store_address(self) -> Path | str | None:
-        """Where the run's rollouts are: its own file, or the database that its configuration
-        names; None when there is no file yet."""
+        """Return the run's own store, or the database of its configuration; None if there is no
+        file yet."""
         if self.store.is_file():
             return self.store
         try:
@@ -108,11 +108,12 @@ class RunFolder:
         return url if isinstance(url, str) else None
 
     def tasks(self, split: str) -> Path:
-        """Where the tasks of `train`, `val` or `test` lie, in runs that were given them."""
+        """Return the path of the tasks of `train`, `val` or `test`, in runs with tasks from
+        Python."""
         return self.path / "tasks" / f"{split}.jsonl"
 
     def final_policy(self) -> Path:
-        """The folder of the final policy. Raises `RunError` before the run has one."""
+        """Return the folder of the final policy. Raises `RunError` before the run has one."""
         if not self.policy.is_dir():
             raise RunError(
                 f"the run {self.name!r} has no final policy yet; finish it first: "
@@ -121,58 +122,60 @@ class RunFolder:
         return self.policy
 
     def own_agent(self) -> tuple[Path | None, str | None]:
-        """The file of the agent that the run trains, and its reward, where these were given."""
+        """Return the file of the agent that the run trains, and its reward; None for each that is
+        missing."""
         if not self.agent.is_file():
             return None, None
-        found = _object(self.agent, self.agent.read_bytes(), "restore it")
+        found = _parse_object(self.agent, self.agent.read_bytes(), "restore it")
         file, reward = found.get("file"), found.get("reward")
         return Path(file) if isinstance(file, str) else None, reward
 
     def read_result(self) -> dict[str, Any] | None:
-        """The outcome, None while the run has not ended."""
+        """Return the outcome; None until the run has ended."""
         if not self.result.is_file():
             return None
-        return _object(self.result, self.result.read_bytes(), "remove it, and resume the run")
+        return _parse_object(self.result, self.result.read_bytes(), "remove it, and resume the run")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """All complete metric lines; a line cut off by a kill is left out."""
-        return list(_lines(self.metrics))
+        """Return all complete lines of metrics, without one that a kill truncated."""
+        return list(_read_lines(self.metrics))
 
     def read_events(self) -> list[dict[str, Any]]:
-        """The complete events, as `read_metrics`."""
-        return list(_lines(self.events))
+        """Return the complete events, like `read_metrics`."""
+        return list(_read_lines(self.events))
 
     def read_costs(self) -> list[dict[str, Any]]:
-        """The complete costs, as `read_metrics`."""
-        return list(_lines(self.costs))
+        """Return the complete costs, like `read_metrics`."""
+        return list(_read_lines(self.costs))
 
 
 def create(path: Path) -> RunFolder:
-    """Make an empty run folder. Raises `RunError` when the place is taken or cannot be written."""
+    """Create an empty run folder. Raises `RunError` if the path is occupied or cannot be
+    written."""
     check_vacant(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
         (path / "checkpoints").mkdir(exist_ok=True)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _write_error(path, error) from error
     return RunFolder(path)
 
 
 def check_vacant(path: Path) -> None:
-    """Raise `RunError` where no run can be made: the place is taken, cannot be written, or will go
-    with a Ray job."""
+    """Raise `RunError` if no run can be created: the path is occupied, cannot be written, or will
+    be deleted with a Ray job."""
     if any(part.startswith(_RAY_PACKAGE) for part in path.absolute().parts):
         raise RunError(
             "the working directory of a Ray job is a copy that is deleted with the cluster; choose "
             "a permanent folder, such as --output /shared/NAME"
         )
     try:
-        held = _content(path)
+        held = _describe_content(path)
         there = next(place for place in (path, *path.absolute().parents) if place.exists())
         if held is None and not os.access(there, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise _write_error(path, error) from error
     if held is None:
         return
     if (path / "config.json").is_file():
@@ -180,27 +183,27 @@ def check_vacant(path: Path) -> None:
             f"the output folder {str(path)!r} is not empty; choose another --output. "
             f"{resume_hint(path)}"
         )
-    if is_held(RunFolder(path)):
+    if is_locked(RunFolder(path)):
         raise RunBusyError(
             f"another process is starting a run in {str(path)!r}; choose another --output"
         )
     raise RunError(f"the output folder {str(path)!r} is not empty: {held}; choose another --output")
 
 
-def _unwritable(path: Path, error: OSError) -> RunError:
+def _write_error(path: Path, error: OSError) -> RunError:
     reason = error.strerror or str(error)
     return RunError(
         f"cannot write to {str(path)!r}: {reason}; make it writable, or choose another --output"
     )
 
 
-def _content(path: Path) -> str | None:
-    """What a folder holds, in words, that no run left which ended before its `config.json`; None
-    where it holds nothing else. Without the lock of such a run, its files may be the user's."""
+def _describe_content(path: Path) -> str | None:
+    """Describe what a folder contains besides files of a run that ended before its `config.json`;
+    None for nothing else. Without the lock file of such a run, its files may be the user's."""
     names = {SERVER_LOG}
     if files.folder_content(path / "checkpoints") is None:
         names.add("checkpoints")  # empty, it is what a run has made that was killed at once
-    if (path / LOCK).is_file() and not is_held(RunFolder(path)):
+    if (path / LOCK).is_file() and not is_locked(RunFolder(path)):
         names |= {LOCK, *_RECORDS, *files.temporary_names(path)}
         if not (path / "tasks").is_symlink():
             names.add("tasks")
@@ -208,7 +211,7 @@ def _content(path: Path) -> str | None:
 
 
 def _remove_records(path: Path) -> None:
-    """Remove what a run has written before its configuration, where `_content` is None."""
+    """Remove the files that a run writes before its configuration."""
     with suppress(OSError):
         files.remove_temporary(path / "tasks")
         for name in _RECORDS:
@@ -217,13 +220,13 @@ def _remove_records(path: Path) -> None:
 
 
 def find(name: str, runs: Path = RUNS) -> RunFolder:
-    """A run by path or by (the beginning of) its name below `runs`. Raises `RunError`."""
+    """Return a run by path, or by the beginning of its name below `runs`. Raises `RunError`."""
     direct = Path(name)
     if is_run(direct):
         return RunFolder(direct)
     if (direct / LOCK).is_file() and not (direct / "config.json").exists():
         ended = "stopped before it started: run the same command again"
-        state = "has not started yet; wait for it" if is_held(RunFolder(direct)) else ended
+        state = "has not started yet; wait for it" if is_locked(RunFolder(direct)) else ended
         raise RunError(f"the run in {name!r} {state}")
     known = every(runs)
     run_folders = [f for f in known if f.name.startswith(name)]
@@ -245,8 +248,10 @@ def find(name: str, runs: Path = RUNS) -> RunFolder:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder holds a run, and not a model, which has a `config.json` too. One whose
-    configuration cannot be read is a run: what is wrong with it is said when it is opened."""
+    """Return True if a folder holds a run rather than a model, which has a `config.json` too.
+
+    A folder with an unreadable configuration is a run; opening it reports the error.
+    """
     try:
         config = json.loads((path / "config.json").read_bytes())
     except OSError:
@@ -257,7 +262,7 @@ def is_run(path: Path) -> bool:
 
 
 def every(runs: Path = RUNS) -> list[RunFolder]:
-    """All runs below a folder, the newest first."""
+    """Return all runs in a folder, newest first."""
     if not runs.is_dir():
         return []
     folders = [p for p in runs.iterdir() if is_run(p)]
@@ -268,10 +273,10 @@ def every(runs: Path = RUNS) -> list[RunFolder]:
 def fresh_name(
     recipe: str, runs: Path = RUNS, *, name: str | None = None, claim: bool = False
 ) -> Path:
-    """A path for a new run: the name it is given, or recipe and date, and a number from 2 on where
-    that is taken.
+    """Return a path for a new run: the given name, or recipe and date, with a number from 2 if that
+    exists.
 
-    With `claim` the folder is made, so that no other process gets it too.
+    With `claim` the folder is created, so that no other process gets the same path.
     """
     # A name with a slash would make folders below `runs/` that no verb looks into.
     base = (name or f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}").replace("/", "-")
@@ -291,17 +296,17 @@ def fresh_name(
 
 
 def place_of(output: str | None, recipe: str, name: str | None = None) -> Path:
-    """Where a run is to lie: where it was asked for, else at a new name below `runs/`."""
+    """Return the path of a run: `output`, else a new name below `runs/`."""
     return fresh_name(recipe, name=name, claim=True) if output is None else Path(output)
 
 
 def folder_at(place: Path) -> RunFolder:
-    """The run that lies there, or an empty folder for a new one. Raises `RunError`."""
+    """Return the run at a path, or create an empty folder for a new one. Raises `RunError`."""
     return RunFolder(place) if (place / "config.json").is_file() else create(place)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file aside, flush it to the disk, and rename it. Raises `RunError`."""
+    """Write a temporary file, flush it to the disk, and rename it. Raises `RunError`."""
     aside = files.temporary_path(path)
     try:
         with aside.open("w", encoding="utf-8") as file:
@@ -316,12 +321,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """`write_text` of JSON; NaN and infinity are refused."""
+    """Write JSON like `write_text`; NaN and infinity are rejected."""
     write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
 def append_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Append one line of JSON. Raises `RunError` when the disk is full."""
+    """Append one line of JSON. Raises `RunError` if the disk is full."""
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(data, allow_nan=False) + "\n")
@@ -330,14 +335,14 @@ def append_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def keep_lines(path: Path, count: int) -> None:
-    """Cut a JSONL file to its first `count` lines, as a resume does after a kill."""
+    """Truncate a JSONL file to its first `count` lines, as a resume does after a kill."""
     if path.is_file():
-        lines = [json.dumps(line, allow_nan=False) for line in _lines(path)]
+        lines = [json.dumps(line, allow_nan=False) for line in _read_lines(path)]
         write_text(path, "".join(line + "\n" for line in lines[:count]))
 
 
 def disk_error(path: Path, error: OSError) -> RunError:
-    """What to say when a file of a run cannot be written."""
+    """Return the error for a file of a run that cannot be written."""
     run = next((p for p in path.parents if (p / "config.json").is_file()), None)
     kept = "" if run is None else "Data saved so far is safe. "
     way = "start again" if run is None else f"continue with: {resume_command(run)}"
@@ -349,15 +354,17 @@ def disk_error(path: Path, error: OSError) -> RunError:
 
 @contextmanager
 def locked(folder: RunFolder) -> Generator[None]:
-    """Hold the run for this process, and leave nothing of one that did not begin. Raises
-    `RunBusyError` when another one has it."""
+    """Lock the run for this process; remove the folder of a run that did not begin.
+
+    Raises `RunBusyError` if another process has the lock.
+    """
     import fcntl
 
-    own = _content(folder.path) is None  # asked before this process's lock is there
+    own = _describe_content(folder.path) is None  # asked before this process's lock is there
     try:
         lock = (folder.path / LOCK).open("w")
     except OSError as error:
-        raise _unwritable(folder.path, error) from error
+        raise _write_error(folder.path, error) from error
     with lock as file:
         for last in (False, True):
             try:
@@ -375,19 +382,19 @@ def locked(folder: RunFolder) -> Generator[None]:
         try:
             yield
         except BaseException:
-            _drop(folder, own=own)
+            _remove(folder, own=own)
             raise
 
 
-def drop_if_empty(folder: RunFolder) -> None:
-    """Take away the folder of a run that ended before it began, unless a process holds it."""
-    if not is_held(folder):
-        _drop(folder, own=_content(folder.path) is None)
+def remove_if_empty(folder: RunFolder) -> None:
+    """Remove the folder of a run that ended before it began, unless a process has its lock."""
+    if not is_locked(folder):
+        _remove(folder, own=_describe_content(folder.path) is None)
 
 
-def _drop(folder: RunFolder, *, own: bool) -> None:
-    """Take it away; what a run writes before its configuration goes only where it is the run's
-    `own`."""
+def _remove(folder: RunFolder, *, own: bool) -> None:
+    """Remove the folder of a run without a configuration; with `own` also the files that the run
+    wrote before it."""
     if folder.config.is_file():
         return
     if own:
@@ -399,8 +406,8 @@ def _drop(folder: RunFolder, *, own: bool) -> None:
             path.rmdir()
 
 
-def is_held(folder: RunFolder) -> bool:
-    """True if a process works on a run now."""
+def is_locked(folder: RunFolder) -> bool:
+    """Return True if a process is working on a run."""
     import fcntl
 
     try:
@@ -413,16 +420,16 @@ def is_held(folder: RunFolder) -> bool:
     return False
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         return
     whole = path.read_bytes().rpartition(b"\n")[0]  # a line without its end was cut off by a kill
     for number, line in json_lines(whole):
-        yield _object(path, line, f"restore a copy, or remove line {number}")
+        yield _parse_object(path, line, f"restore a copy, or remove line {number}")
 
 
-def _object(path: Path, text: bytes, way: str) -> dict[str, Any]:
-    """A JSON object of a file of a run. Raises `RunError` for anything else."""
+def _parse_object(path: Path, text: bytes, way: str) -> dict[str, Any]:
+    """Return the JSON object of a text from a run's file. Raises `RunError` for any other text."""
     try:
         found = json.loads(text)
     except ValueError as error:

@@ -1,13 +1,13 @@
-"""What is wrong with a training, read from the metrics of its steps: numbers in, findings out.
+"""Health of a training, from the metrics of its steps.
 
-`examine` is asked after each step and gives what holds then: rewards that never differ, groups that
-teach nothing, a reward, an entropy or a policy that broke away, rollouts that are cut off or fail,
-tools that fail. It is pure: the same lines give the same findings, so a resumed run says the same.
-`findings.py` has each said once, and kept for the result.
+`examine` is called after each step and yields the findings that hold then: rewards that never
+differ, groups without variance, a reward, entropy or policy that diverged, truncated or failed
+rollouts, failing tools. It is pure: the same metrics give the same findings, so a resumed run
+reports the same. `findings.py` reports each once and keeps it for the result.
 
-Every threshold is a constant with its reason. They are set so that a healthy run of any size gives
-none: what could be chance in a small step waits for more steps, and a task that is nearly solved is
-no fault. `metrics.py` makes the numbers.
+Every threshold is a constant with its reason. A healthy run of any size gives no warnings: what
+could be chance in a small step waits for more steps, and a task that is nearly solved is no fault.
+`metrics.py` computes the metrics.
 """
 
 from __future__ import annotations
@@ -17,63 +17,64 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tutelage.statistics.outcome import cause_words
+from tutelage.statistics.outcome import format_cause
 from tutelage.types import FailureCause
 
 Metrics = Mapping[str, Any]
 _CAUSES = tuple(f"rollout/{cause.value}" for cause in FailureCause)
 
 FEW_STEPS = 3
-"""Steps that a fault must last, so that one unlucky step is none."""
+"""Minimum steps that a fault must last, so that one unlucky step is not reported."""
 PATIENCE = 14
-"""Steps after which a fault is said however small the steps are, early enough to be worth it."""
+"""Steps after which a fault is reported however small the steps are."""
 FIRST_ROLLOUTS = 16
-"""Rollouts of a first step that speak for themselves: limits that are too small show at once."""
+"""Rollouts of a first step that suffice alone: limits that are too small show at once."""
 MANY_ROLLOUTS = 64
-"""Rollouts that earned the same, which a reward that differs does not give by chance."""
+"""Rollouts with equal rewards, which a reward that differs does not give by chance."""
 SPARSE_ROLLOUTS = 512
-"""The same where the least reward is all that was earned: a success in 100 rollouts is still a
-start, and would have shown by now (99.4 %)."""
+"""The same if all rewards are the lowest: a success rate of 1 % would have shown by now (99.4
+%)."""
 MANY_GROUPS = 32
-"""Groups without variance in a row that are no chance where tasks differ in difficulty."""
+"""Consecutive groups without variance that are not chance if tasks differ in difficulty."""
 NEAR_MAXIMUM = 0.9
-"""Share of the way from the least to the greatest reward above which flat groups are success."""
+"""Fraction of the range from the lowest to the highest reward above which flat groups are
+success."""
 COMPARED_GROUPS = 16
-"""Groups that a mean reward is taken over before two of them are compared."""
+"""Groups per mean reward before two means are compared."""
 COLLAPSED = 0.2
-"""Share of its best reward, above the least, that a policy keeps which has collapsed: a harder
-draw of tasks does not cost 80 %."""
+"""Fraction of its best reward, above the lowest, that a collapsed policy keeps: a harder draw of
+tasks does not cost 80 %."""
 SURE = 5.0
 """Standard errors between two means: chance gives 5 less than once in a million comparisons."""
 HALF = 0.5
-"""Share of rollouts cut off or failed from which most of a step teaches the wrong thing."""
+"""Fraction of truncated or failed rollouts from which most of a step teaches the wrong thing."""
 SOME_ROLLOUTS = 32
-"""Rollouts, or tool calls, that a share is taken over."""
+"""Minimum rollouts, or tool calls, for a fraction of them."""
 ENTROPY_ZERO = 1e-3
-"""Nats per token below which all rollouts of a task are one: a healthy policy that has learned
+"""Nats per token below which all rollouts of a task are equal: a healthy policy that has learned
 its task well keeps ten times as much, and pretrained models a hundred times."""
 ENTROPY_RISE, ENTROPY_FACTOR = 1.0, 3.0
-"""Nats by which, and times its first value to which, the entropy rises where a policy falls apart;
-exploration that is encouraged adds a few tenths."""
+"""Increase of the entropy in nats, and its ratio to the first value, of a policy that collapses;
+encouraged exploration adds a few tenths."""
 KL_JUMP = 2.0
-"""Nats per token that one update moves a policy which it destroys: PPO aims at 0.01, and the very
+"""Nats per token by which one update moves a policy that it destroys: PPO aims at 0.01, and the
 first update of a small policy that learns well reached 0.7."""
 KL_LARGE = 1.0
-"""The same of two updates in a row."""
+"""The same for two consecutive updates."""
 KL_REFERENCE = 5.0
 """Nats per token from the reference beyond which nothing of it is left; long runs reach 1."""
 MISMATCH = 0.5
 """Nats per token between sampler and trainer: number formats differ by less than 0.01."""
 ROLLOUT_RULES = ("constant_reward", "truncated", "failed", "broken_tool")
-"""What can be wrong with rollouts where no weights are trained."""
+"""Rules that apply where no weights are trained."""
 BROKEN_TOOL = 0.95
-"""Share of a tool's calls that fail by its own fault; a model that asks it nonsense succeeds at
+"""Fraction of a tool's calls that fail through the tool; a model that misuses it succeeds at
 times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong, or worth knowing, and what to try."""
+    """Problem or remark on a training, with a remedy."""
 
     name: str
     text: str
@@ -86,30 +87,30 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the numbers of a step are judged by."""
+    """Settings of a run that its metrics are judged by."""
 
     groups: int = 1
-    """Tasks of a step."""
+    """Tasks per step."""
     compares: bool = True
-    """Whether the advantages come from comparing rollouts of one task."""
+    """True if advantages compare rollouts of one task."""
     reward: str = "the reward function"
-    """How it is called."""
+    """Name of the reward."""
     failures: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What the first rollout that failed said, by cause."""
+    """Message of the first failed rollout, by cause."""
     limits: str = ""
-    """The keys that bound a rollout, with their values."""
+    """Keys that limit a rollout, with their values."""
     rate: float | None = None
     """Learning rate."""
     rules: Collection[str] | None = None
-    """Names of the findings that are looked for; None: all."""
+    """Names of the rules to apply; None applies all."""
     ended: bool = False
-    """Whether no step follows, so that there is nothing to wait for."""
+    """True if no step follows, so that rules do not wait for more steps."""
     remedies: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What to try instead, by the name of the finding."""
+    """Other remedies by the name of the finding."""
 
 
 def examine(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
-    """What holds after the last of `steps`, which are the metrics of a phase from its first."""
+    """Yield the findings after the last of `steps`, the metrics of a phase from its first step."""
     for found in (rule(steps, setup) for rule in _RULES) if steps else ():
         if found is not None and (setup.rules is None or found.name in setup.rules):
             yield replace(found, remedy=setup.remedies.get(found.name, found.remedy))
@@ -119,10 +120,10 @@ def examine(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
 
 
 def _constant_reward(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """No two rollouts of the run have earned different rewards."""
+    """Find that all rollouts of the run have earned the same reward."""
     if (values := _reward_range(steps)) is None or values[0] != values[1]:
         return None
-    value, count = values[0], int(_total(steps, "rollout/judged"))
+    value, count = values[0], int(_sum(steps, "rollout/judged"))
     enough = SPARSE_ROLLOUTS if value <= 0 else MANY_ROLLOUTS
     enough = FIRST_ROLLOUTS if setup.ended else enough
     least = 1 if setup.ended else FEW_STEPS
@@ -140,7 +141,7 @@ def _constant_reward(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _flat_groups(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """The rewards of every group have been equal for a while, below the maximum."""
+    """Find that the rewards of every group have been equal for a while, below the maximum."""
     if not setup.compares:
         return None
     flat = 0
@@ -155,7 +156,7 @@ def _flat_groups(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
         return None
     enough = flat >= FEW_STEPS + 1 and flat * setup.groups >= MANY_GROUPS
     if here[0] == here[1]:  # nothing at all is earned: rewards may be sparse
-        enough = flat >= FEW_STEPS + 1 and _total(tail, "rollout/judged") >= MANY_ROLLOUTS
+        enough = flat >= FEW_STEPS + 1 and _sum(tail, "rollout/judged") >= MANY_ROLLOUTS
     if here[0] == everything[1]:  # they earn the most that there is
         return None
     mean = _mean(tail, "reward/mean")
@@ -174,9 +175,9 @@ def _flat_groups(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _solved(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Every rollout earns the maximum."""
+    """Find that every rollout earns the maximum."""
     everything = _reward_range(steps)
-    tail = _last(steps, MANY_ROLLOUTS)
+    tail = _last_steps(steps, MANY_ROLLOUTS)
     here = _reward_range(tail)
     if everything is None or here is None or everything[0] == everything[1]:
         return None
@@ -190,7 +191,7 @@ def _solved(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _reward_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """The mean reward has fallen from its best to near the least."""
+    """Find that the mean reward has fallen from its best to near the lowest."""
     size = max(FEW_STEPS, math.ceil(COMPARED_GROUPS / max(1, setup.groups)))
     everything, now = _reward_range(steps), _mean(steps[-size:], "reward/mean")
     starts = range(len(steps) - 2 * size + 1)
@@ -208,20 +209,20 @@ def _reward_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     if now - least > COLLAPSED * (then - least) or then - now <= SURE * error:
         return None
     text = f"the mean reward has fallen from {then:.3g} to {now:.3g} in the last {size} steps"
-    return Finding("reward_collapse", text, _gentler(setup))
+    return Finding("reward_collapse", text, _smaller_lr(setup))
 
 
 def _diverged(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """A loss or gradient is no finite number."""
+    """Find that a loss or gradient is not a finite number."""
     names = ("loss/policy", "grad_norm", "entropy", "kl/ref", "kl/update")
     bad = [n for n in names if not math.isfinite(steps[-1].get(n, 0.0))]
     if not bad:
         return None
-    return Finding("diverged", f"{', '.join(bad)} is not a finite number", _gentler(setup))
+    return Finding("diverged", f"{', '.join(bad)} is not a finite number", _smaller_lr(setup))
 
 
 def _entropy_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Samples of one prompt are all alike, and the task is not solved."""
+    """Find that samples of one prompt are all alike, and the task is not solved."""
     tail = steps[-FEW_STEPS:]
     values = [step.get("rollout/entropy") for step in tail]
     mean = _mean(tail, "reward/mean")
@@ -242,7 +243,7 @@ def _entropy_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _entropy_explosion(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """The policy has become much less sure than it began."""
+    """Find that the entropy has become much larger than at the start."""
     known = [float(s["rollout/entropy"]) for s in steps if "rollout/entropy" in s]
     if len(known) < FEW_STEPS:
         return None
@@ -250,12 +251,12 @@ def _entropy_explosion(steps: Sequence[Metrics], setup: Setup) -> Finding | None
     if now < first + ENTROPY_RISE or now < ENTROPY_FACTOR * first:
         return None
     text = f"the entropy has risen from {first:.2g} to {now:.2g} nats per token"
-    remedy = f"a smaller actor.entropy_coeff; {_gentler(setup)}"
+    remedy = f"a smaller actor.entropy_coeff; {_smaller_lr(setup)}"
     return Finding("entropy_explosion", text, remedy)
 
 
 def _kl_jump(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """An update, or all of them together, moved the policy too far."""
+    """Find that an update, or all of them together, moved the policy too far."""
     moved = [s.get("kl/update", 0.0) for s in steps[-2:]]
     away = [s.get("kl/ref", 0.0) for s in steps[-2:]]
     jumped = moved[-1] > KL_JUMP or (len(moved) == 2 and min(moved) > KL_LARGE)
@@ -267,11 +268,11 @@ def _kl_jump(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     )
     if not jumped:
         text = f"the policy is {away[-1]:.3g} nats per token from its reference (kl/ref)"
-    return Finding("kl_jump", text, _gentler(setup))
+    return Finding("kl_jump", text, _smaller_lr(setup))
 
 
 def _mismatch(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Sampler and trainer compute different probabilities."""
+    """Find that sampler and trainer compute different probabilities."""
     gaps = [s.get("kl/rollout", 0.0) for s in steps[-FEW_STEPS:]]
     if len(gaps) < FEW_STEPS or min(gaps) <= MISMATCH:
         return None
@@ -279,7 +280,7 @@ def _mismatch(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     return Finding("mismatch", text, "rollout.correction=token_tis, or rollout.name=native")
 
 
-def _gentler(setup: Setup) -> str:
+def _smaller_lr(setup: Setup) -> str:
     rate = "" if setup.rate is None else f", which is {setup.rate:g}"
     return (
         f"a smaller actor.optim.lr{rate} (a tenth of it), actor.optim.warmup_steps, or a KL "
@@ -288,8 +289,8 @@ def _gentler(setup: Setup) -> str:
 
 
 def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Half of the rollouts or more were cut off."""
-    if (values := _share(steps, "rollout/truncated")) is None:
+    """Find that half of the rollouts or more were truncated."""
+    if (values := _count_share(steps, "rollout/truncated")) is None:
         return None
     cut, total = values
     text = (
@@ -299,24 +300,24 @@ def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     before = steps[0].get("rollout/truncated", 0.0)
     if before < HALF / 2:
         grown = f"{text}; in the first step {before:.0%} were"
-        return Finding("truncated", grown, f"{_gentler(setup)}; or more room ({setup.limits})")
+        return Finding("truncated", grown, f"{_smaller_lr(setup)}; or more room ({setup.limits})")
     return Finding("truncated", text, f"give them more room ({setup.limits})")
 
 
 def _failed(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Half of the rollouts or more failed."""
-    if (values := _share(steps, "rollout/failed")) is None:
+    """Find that half of the rollouts or more failed."""
+    if (values := _count_share(steps, "rollout/failed")) is None:
         return None
     failed, total = values
     causes = {name: steps[-1].get(name, 0.0) for name in _CAUSES}
     cause = max(causes, key=lambda name: causes[name]).removeprefix("rollout/")
-    text = f"{failed} of {total} rollouts failed, mostly: {cause_words(cause)}"
+    text = f"{failed} of {total} rollouts failed, mostly: {format_cause(cause)}"
     text += f" (the first: {setup.failures[cause]})" if cause in setup.failures else ""
     return Finding("failed", text, "look at one: tutelage show RUN --failed")
 
 
 def _broken_tools(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """A tool fails nearly every call."""
+    """Find a tool that fails nearly every call."""
     tail = steps[-PATIENCE:]
     names = {k.split("/")[1] for s in tail for k in s if k.startswith("tools/")} - {"unknown"}
     for name in sorted(names):
@@ -342,7 +343,7 @@ def _broken_tools(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _reward_range(steps: Sequence[Metrics]) -> tuple[float, float] | None:
-    """The least and the greatest reward; None where nothing was judged."""
+    """Return the lowest and the highest reward; None if no rollout was judged."""
     judged = [s for s in steps if "reward/min" in s]
     if not judged:
         return None
@@ -358,7 +359,7 @@ def _near_maximum(steps: Sequence[Metrics], mean: float) -> bool:
     return mean >= least + NEAR_MAXIMUM * (top - least)
 
 
-def _total(steps: Sequence[Metrics], name: str) -> float:
+def _sum(steps: Sequence[Metrics], name: str) -> float:
     return sum(s.get(name, 0.0) for s in steps)
 
 
@@ -367,23 +368,24 @@ def _mean(steps: Sequence[Metrics], name: str) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _last(steps: Sequence[Metrics], rollouts: int) -> Sequence[Metrics]:
-    """The last steps that have `rollouts` judged ones, three at least."""
+def _last_steps(steps: Sequence[Metrics], rollouts: int) -> Sequence[Metrics]:
+    """Return the last steps with at least `rollouts` judged rollouts, three steps at least."""
     for count in range(FEW_STEPS, min(len(steps), PATIENCE) + 1):
-        if _total(steps[-count:], "rollout/judged") >= rollouts or count == PATIENCE:
+        if _sum(steps[-count:], "rollout/judged") >= rollouts or count == PATIENCE:
             return steps[-count:]
     return ()
 
 
-def _share(steps: Sequence[Metrics], name: str) -> tuple[int, int] | None:
-    """How many rollouts of how many, where it was half or more of each of the last steps."""
+def _count_share(steps: Sequence[Metrics], name: str) -> tuple[int, int] | None:
+    """Return (rollouts counted by `name`, all rollouts) of the last steps, if it was half or more
+    in each of them."""
     length = 0
     for step in reversed(steps):
         if step.get(name, 0.0) < HALF:
             break
         length += 1
     tail = steps[len(steps) - length :]
-    total = int(_total(tail, "rollout/number"))
+    total = int(_sum(tail, "rollout/number"))
     first = len(steps) == length == 1 and total >= FIRST_ROLLOUTS
     enough = length >= FEW_STEPS and (total >= SOME_ROLLOUTS or length >= PATIENCE)
     if not (first or enough):

@@ -1,7 +1,7 @@
-"""What a run's configuration names: its tasks, its tools and its reward, read and checked.
+"""Tasks, tools and reward of a run's configuration, loaded and checked.
 
-`weights/inputs.py` makes the rest of a job of them, and an evaluation reads from here what a run
-was trained on.
+`weights/inputs.py` builds the rest of a job from them, and an evaluation reads the training tasks
+of a run from here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tutelage.runs.folder import RunFolder, find
 from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.stored import open_run
 from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import Success, succeeded
+from tutelage.statistics.outcome import Success, is_success
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD, make_tasks
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, read_demonstration
@@ -40,52 +40,52 @@ from tutelage.types import Task
 EMBEDDED_TOOLS = ("calculator", "sum_1_to_n", "lookup")
 WORD_PROBLEM_TOOLS = ("calculator", "price_list")
 TRAIN_TASKS = 8192
-"""Training tasks that the embedded job draws."""
+"""Number of training tasks that the embedded job generates."""
 DEMONSTRATIONS = {"default": 40, "full": 200}
-"""Word problems that are demonstrated, by level; the cold start of `full` shows the first 64, that
+"""Number of demonstrated word problems, by level; the cold start of `full` shows the first 64, that
 of `default` all, once."""
 TEST_SEED = 1
-"""Seed of the test's word problems, which are the same for every run."""
+"""Seed of the word problems of the test, which are the same for every run."""
 _DRAWN_TASKS = 200
-"""Validation tasks that are drawn or held out where nobody says how many."""
+"""Default number of validation tasks that are generated or held out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Training, validation and test tasks, and what the cold start shows, if anything."""
+    """Training, validation and test tasks, and the tasks of the cold start."""
 
     train: Sequence[Task]
     val: Sequence[Task]
     test: Sequence[Task]
     shown: Sequence[Task] = ()
-    """Training tasks whose gold calls are demonstrated."""
+    """Training tasks whose reference calls are demonstrated."""
     skill: Sequence[Task] = ()
-    """Held-out tasks like those, by which the cold start measures the result."""
+    """Held-out tasks like `shown`, on which the cold start is evaluated."""
     in_order: bool = False
-    """Whether each is shown in its turn, and not drawn from all of them."""
+    """True if `shown` is used in order, without random sampling."""
 
     @property
     def splits(self) -> Mapping[str, Sequence[Task]]:
-        """The three parts by name."""
+        """Training, validation and test tasks by name."""
         return {"train": self.train, "val": self.val, "test": self.test}
 
 
 @dataclass(frozen=True, slots=True)
 class DemonstrationRows:
-    """The rows of `data.demonstrations`, which are learned before reinforcement learning."""
+    """Rows of `data.demonstrations`, which are learned before reinforcement learning."""
 
     rows: Sequence[Demonstration]
     solved: Sequence[Task]
-    """The tasks of the rollouts that some of the rows are."""
+    """Tasks of the rollouts among the rows."""
     origin: str
-    """Where the rows come from, and what they cost, in words."""
+    """Text on the source of the rows and their cost."""
 
 
 def load_demonstration_rows(config: RunConfig) -> DemonstrationRows:
-    """Read the files and runs of `data.demonstrations`.
+    """Return the rows of the files and runs of `data.demonstrations`.
 
-    Raises `DataError` for a bad row of a file, with line and field, and `RunError` for a run that
-    is no finished evaluation or has no successful rollout.
+    Raises `DataError` for an invalid row of a file, with line and field, and `RunError` for a run
+    that is not a finished evaluation or has no successful rollout.
     """
     rows: list[Demonstration] = []
     solved: list[Task] = []
@@ -95,18 +95,18 @@ def load_demonstration_rows(config: RunConfig) -> DemonstrationRows:
             read = load_demonstrations([name])
             origins.append(name)
         else:
-            read, tasks, origin = _successes(find(name), config.reward.success)
+            read, tasks, origin = _read_successes(find(name), config.reward.success)
             solved += tasks
             origins.append(origin)
         rows += read
     return DemonstrationRows(rows, solved, "; ".join(origins))
 
 
-def _successes(
+def _read_successes(
     folder: RunFolder, success: str | None
 ) -> tuple[list[Demonstration], list[Task], str]:
-    """The successful rollouts of an evaluation as rows, their tasks, and what they cost in
-    words."""
+    """Return the successful rollouts of an evaluation as rows, their tasks, and a text on their
+    cost."""
     from tutelage.store.export import chat_rows
 
     path, fields, result = str(folder.path), read_object(folder.config), folder.read_result()
@@ -123,7 +123,7 @@ def _successes(
         )
     rule = Success.of(success or fields["success"])
     with open_run(folder) as (store, run_id):
-        won = [rollout for rollout in store.rollouts(run_id) if succeeded(rollout, rule)]
+        won = [rollout for rollout in store.rollouts(run_id) if is_success(rollout, rule)]
     rows: list[Demonstration] = []
     refused: list[str] = []
     for rollout in won:
@@ -148,30 +148,30 @@ def _successes(
 
 
 def environment_of(config: RunConfig) -> EnvironmentFactory | None:
-    """Load the environment that the configuration names, if any. Raises `ConfigError`."""
+    """Load the environment of the configuration; None if it has none. Raises `ConfigError`."""
     name, kwargs = config.environment.name, config.environment.kwargs
     return None if name is None else load_environment(name, json.loads(kwargs))
 
 
 def reward_of(config: RunConfig) -> RewardFunction | None:
-    """The reward that the configuration names; None where the environment's rewards count."""
+    """Return the reward of the configuration; None if the environment gives the rewards."""
     if config.environment.name is not None and config.agent.reward_name is None:
         return None
-    return resolve_reward(config.agent.reward_name or EMBEDDED_REWARD, _options(config))
+    return resolve_reward(config.agent.reward_name or EMBEDDED_REWARD, _tool_options(config))
 
 
 def load_tools(config: RunConfig) -> dict[str, Tool]:
-    """The agent's tools; none where the agent is off, or may not choose one."""
+    """Return the agent's tools; empty without an agent, or if it may not call tools."""
     if not config.agent.use_agent or config.agent.tool_choice == "none":
         return {}
     usual = WORD_PROBLEM_TOOLS if config.recipe == "word-problems" else EMBEDDED_TOOLS
     usual = () if config.environment.name is not None else usual
     own = AGENTS.find(config.agent.agent_type).own_tools or usual
     asked = config.agent.tools
-    return resolve_tools(own if asked is None else asked, _options(config))
+    return resolve_tools(own if asked is None else asked, _tool_options(config))
 
 
-def _options(config: RunConfig) -> ToolOptions:
+def _tool_options(config: RunConfig) -> ToolOptions:
     return ToolOptions(
         search_index=config.tools.search_index,
         judge_base_url=config.judge.base_url,
@@ -183,15 +183,17 @@ def _options(config: RunConfig) -> ToolOptions:
 def offered_tools(
     config: RunConfig, tools: Mapping[str, Tool], *, knows_tools: bool
 ) -> Mapping[str, Tool]:
-    """The agent's tools, without those that it has by default where the model's chat template
-    would leave them out: nobody asked for them. Those that are named are refused there."""
+    """Return the agent's tools, without default tools that the model's chat template would ignore.
+
+    Tools that the configuration names are rejected there instead.
+    """
     unasked = not config.agent.tools and not knows_tools
     return {} if unasked and template_tools(config, tools) else tools
 
 
 def load_tasks(config: RunConfig, environment: EnvironmentFactory | None = None) -> Tasks:
-    """The tasks of the configured files, else those of the environment, or the embedded ones; all
-    checked."""
+    """Return the checked tasks of the configured files, else of the environment, else the embedded
+    ones."""
     data, limit, tested = config.data, drawn_val_tasks(config), most_test_tasks(config)
     if environment is not None and not data.train_files:
         sizes = {"train": data.train_tasks or TRAIN_TASKS, "val": limit, "test": tested or limit}
@@ -201,28 +203,28 @@ def load_tasks(config: RunConfig, environment: EnvironmentFactory | None = None)
         if data.val_files or data.test_files:
             raise ConfigError("--val and --test need --train; pass training tasks as well")
         if config.recipe == "word-problems":
-            return _word_problems(config, limit, tested)
+            return _load_word_problems(config, limit, tested)
         level = data.level
         return Tasks(
             train=make_tasks(level, "train", data.train_tasks or TRAIN_TASKS, config.seed),
             val=make_tasks(level, "val", limit, config.seed),
             test=make_tasks(level, "test", tested or limit, config.seed),
-            shown=_shown(level, config),
+            shown=_demonstrated_tasks(level, config),
             skill=make_tasks("default", "val", min(100, limit), config.seed),
         )
     asked = environment is None  # an environment may ask the question itself
-    train = _files(data.train_files, asked)[: data.train_tasks]
+    train = _load_files(data.train_files, asked)[: data.train_tasks]
     if data.val_files:
-        val = _files(data.val_files, asked)
+        val = _load_files(data.val_files, asked)
     else:
         train, val = held_out(train, limit, "--val")
-    test = _files(data.test_files, asked) if data.test_files else val
+    test = _load_files(data.test_files, asked) if data.test_files else val
     return Tasks(train, val[: config.trainer.val_tasks], test[:tested])
 
 
-def _word_problems(config: RunConfig, val: int, test: int | None) -> Tasks:
-    """Training and validation by the run's seed; demonstrations and test tasks are always the same
-    ones."""
+def _load_word_problems(config: RunConfig, val: int, test: int | None) -> Tasks:
+    """Return training and validation tasks by the run's seed, with fixed demonstrations and test
+    tasks."""
     level, seed, kinds = config.data.level, config.seed, LEVELS[config.data.level]
     count = config.data.train_tasks or TRAIN_TASKS
     return Tasks(
@@ -237,7 +239,8 @@ def _word_problems(config: RunConfig, val: int, test: int | None) -> Tasks:
 def held_out(
     tasks: Sequence[Task], limit: int, other: str
 ) -> tuple[Sequence[Task], Sequence[Task]]:
-    """(kept, held out): a tenth, at most `limit`. Raises `ConfigError` where nothing is kept."""
+    """Return (kept, held out) tasks; a tenth, at most `limit`, is held out. Raises `ConfigError` if
+    none is kept."""
     kept, held = hold_out(tasks, min(limit, max(1, len(tasks) // 10)))
     if not kept:
         what = "one training task" if len(tasks) == 1 else f"{len(tasks)} identical training tasks"
@@ -246,29 +249,29 @@ def held_out(
 
 
 def training_tasks(config: RunConfig) -> Sequence[Task]:
-    """The tasks that a run with this configuration trains on, as its files are now. Raises
-    `DataError` for files that are gone."""
+    """Return the training tasks of a configuration from its current files. Raises `DataError` for
+    missing files."""
     return load_tasks(config, environment_of(config)).train
 
 
 def load_test_tasks(config: RunConfig) -> Sequence[Task]:
-    """The test tasks of the configured files, none without files; checked."""
+    """Return the checked test tasks of the configured files; empty without files."""
     files = config.data.test_files
-    return _files(files)[: most_test_tasks(config)] if files else ()
+    return _load_files(files)[: most_test_tasks(config)] if files else ()
 
 
 def drawn_val_tasks(config: RunConfig) -> int:
-    """Validation tasks at most where they are drawn or held out."""
+    """Return the maximum number of validation tasks that are generated or held out."""
     return config.trainer.val_tasks or _DRAWN_TASKS
 
 
 def most_test_tasks(config: RunConfig) -> int | None:
-    """Test tasks at most; None for all."""
+    """Return the maximum number of test tasks; None for all."""
     return config.trainer.test_tasks or config.trainer.val_tasks
 
 
-def _shown(level: str, config: RunConfig) -> list[Task]:
-    """Tasks of the default level, and as many of the harder one as `sft.hard_share` says."""
+def _demonstrated_tasks(level: str, config: RunConfig) -> list[Task]:
+    """Return tasks of the default level, and of the harder one at the rate of `sft.hard_share`."""
     easy = make_tasks("default", "train", TRAIN_TASKS, config.seed)
     if level == "default":
         return easy
@@ -278,7 +281,7 @@ def _shown(level: str, config: RunConfig) -> list[Task]:
     return [h if rng.random() < share else e for h, e in zip(hard, easy, strict=True)]
 
 
-def _files(paths: Sequence[str], input_required: bool = True) -> Sequence[Task]:
+def _load_files(paths: Sequence[str], input_required: bool = True) -> Sequence[Task]:
     read = Dataset[Any].load if input_required else Dataset[Any].recorded
     if len(paths) == 1:
         return read(paths[0])

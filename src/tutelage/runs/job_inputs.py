@@ -1,9 +1,8 @@
-"""What a Python caller hands to a job beside its configuration: an agent, resources, tasks.
+"""Objects that a Python caller passes to a job besides its configuration: agent, resources, tasks.
 
-A configuration is text and can be stored; these are objects and cannot. `trainer/trainer.py`
-collects them, `weights/inputs.py` and `weights/run.py` use them; what of them can be written
-down lies in the run folder (`agent.json`, `tasks/`), so that a run that is continued is the same
-run.
+A configuration is text and can be stored; objects cannot. `trainer/trainer.py` collects them,
+`weights/inputs.py` and `weights/run.py` use them; what can be written is in the run folder
+(`agent.json`, `tasks/`), so that a resumed run is the same run.
 """
 
 from __future__ import annotations
@@ -28,51 +27,51 @@ if TYPE_CHECKING:
     from tutelage.rollouts.manager import RolloutManager
 
 ENVIRONMENT_REWARD = "environment"
-"""Marks the reward of a run where the environment gives it."""
+"""Name of the reward if the environment gives it."""
 AGENT_REWARD = "agent"
-"""Marks the reward in the configuration where the agent returns it."""
+"""Name of the reward in the configuration if the agent returns it."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobInputs:
-    """An agent to train, and what it is trained with."""
+    """Agent to train with its resources, tasks and reward."""
 
     agent: Agent
     resources: NamedResources
     roles: Roles
     manager: RolloutManager
     train: Sequence[Task] | None
-    """None takes the tasks of the configuration."""
+    """None uses the tasks of the configuration."""
     val: Sequence[Task] | None
     test: Sequence[Task] | None
     reward: RewardFunction | None
-    """Grades what returns no reward of its own."""
+    """Grades rollouts whose agent returns no reward."""
     policies: Mapping[str, Policy]
     """Policies passed as objects, by name."""
     on_rollout: Callable[[Rollout], None] | None = None
     file: str | None = None
-    """The file that the agent stands in, by which a command continues the run."""
+    """File of the agent, from which a command resumes the run."""
     files: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
-    """Those of the tasks, by split."""
+    """Files of the tasks, by split."""
     environment: EnvironmentFactory | None = None
-    """An environment that was passed as an object."""
+    """Environment that was passed as an object."""
     environment_source: object = None
-    """The class, function or factory that was passed."""
+    """Class, function or factory of the environment."""
 
     @property
     def own_tasks(self) -> bool:
-        """Whether the tasks are the caller's, rather than those of the configuration."""
+        """True if the tasks are the caller's instead of the configuration's."""
         return self.train is not None or self.test is not None
 
     @property
     def sources(self) -> dict[str, str]:
-        """Marks of the agent, its reward, its resources and its tasks."""
+        """Hashes of the agent, its reward, its resources and its tasks."""
         splits = {"training": self.train, "validation": self.val, "test": self.test}
         environment = self.environment_source
         return agent_sources(self.agent, self.reward, self.resources, splits, environment)
 
     def record(self, folder: RunFolder, splits: Mapping[str, Sequence[Task]]) -> None:
-        """Write down which agent is trained on which tasks. The embedded tasks follow from the
+        """Write the agent and the tasks to the run folder. Embedded tasks follow from the
         configuration and are not written."""
         for split, tasks in splits.items() if self.own_tasks else ():
             if self.train is not None or split == "test":
@@ -112,7 +111,7 @@ def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
 
 
 def check_python(folder: RunFolder) -> None:
-    """Refuse to continue a Python agent's run without the agent. Raises `RunError`."""
+    """Raise `RunError` for resuming a Python agent's run without the agent."""
     path = folder.agent
     if path.is_file():
         name = json.loads(path.read_text()).get("agent")
@@ -123,6 +122,6 @@ def check_python(folder: RunFolder) -> None:
 
 
 def grader_of(given: JobInputs | None, reward: RewardFunction | None) -> RewardFunction | None:
-    """What grades texts: a job's `reward`, where an agent did not come with tasks of its own; None
-    where a reward is what the agent returns."""
+    """Return the reward function of a job: `reward`, unless an agent came with its own tasks; None
+    if the agent returns its reward."""
     return given.reward if given is not None and given.own_tasks else reward

@@ -1,9 +1,9 @@
-"""Kinds of run: what a kind declares, and the register in which every verb finds it.
+"""Kinds of run: their interface, and the register in which every verb finds them.
 
-An object of a kind is what one run is asked for; prepared, it has the run's phases and its result.
-All that is the same whatever is trained (folder, lock, store, loggers, tracing, stopping, status)
-is done around it by `lifecycle.py`. A run's `config.json` names its kind, and the reader of a
-run folder asks that kind: nobody asks a run which one it is. A new kind is one class, registered.
+An object of a kind is one requested run; once prepared, it has the run's phases and its result.
+`lifecycle.py` does what is the same for every kind (folder, lock, store, loggers, tracing,
+stopping, status). `config.json` of a run names its kind, and readers of a run folder ask that kind.
+A new kind is one class, registered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tutelage.runs.fingerprint import keep_fingerprint, settings_sources
 from tutelage.runs.folder import RunFolder, write_json
 from tutelage.runs.launched import follows, launched_ranks
 from tutelage.runs.progress import Progress
-from tutelage.runs.trust import remember
+from tutelage.runs.trust import record_trust
 from tutelage.types import JSON, ToolSpec
 
 if TYPE_CHECKING:
@@ -33,54 +33,54 @@ FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """What the store, the loggers and the collector know of a run."""
+    """Metadata of a run for the store, the loggers and the collector."""
 
     recipe: str
     algorithm: str
     settings: RunSettings
-    """What the run is asked for, whatever its kind."""
+    """Requested settings of the run."""
     title: str | None = None
-    """The run's name where it has one that is not its folder's."""
+    """Name of the run, if it differs from its folder's."""
     project: str | None = None
     loggers: Sequence[str] = ()
     store: str | None = None
-    """A database of many runs; None is the run's own file."""
+    """Database of many runs; None is the run's own file."""
     collector: str | None = None
-    """Where the traces of the run are sent as well."""
+    """OTLP endpoint that also receives the traces."""
     traced_content: bool = False
-    """Whether messages, arguments and results are sent too."""
+    """True if traces contain messages, arguments and results."""
     trace_headers: Mapping[str, str] | None = None
-    """None takes those of the environment."""
+    """None uses the headers of the environment."""
 
     @property
     def keys(self) -> JSON:
-        """What the run is asked for as loggers show it."""
+        """Requested settings for loggers."""
         return {"recipe": self.recipe, **self.settings.model_dump(mode="json")}
 
 
 Phase = tuple[str, Callable[["Run"], Coroutine[Any, Any, None] | None]]
-"""A name, and what is done: at once, or awaited in the loop that the run has."""
+"""Name and function of a phase; a coroutine is awaited in the run's event loop."""
 
 
 class RunKind(Protocol):
-    """One kind of run; an object of it is what one run is asked for.
+    """Interface of a kind of run; an object is one requested run.
 
-    Of an object `prepare`, `begin` for a new run, `open`, the phases and `result` are called in
-    this order, and `close` after all whatever happened.
+    `prepare`, `begin` for a new run, `open`, the phases and `result` are called in this order, and
+    `close` at the end in any case.
     """
 
     name: ClassVar[str]
-    """As `config.json` has it."""
+    """Name of the kind in `config.json`."""
     model: ClassVar[type[RunSettings]]
-    """What a run of this kind can be asked for: its keys, and the options of its command."""
+    """Keys of a run of this kind, and options of its command."""
     finishes_step: ClassVar[bool] = False
-    """Whether a first Ctrl-C waits for the step in progress (`Run.stop` says that it came). Else it
-    ends the work at once, which loses nothing where every answer is recorded."""
+    """True if a first Ctrl-C waits for the current step (see `Run.stop`). Otherwise it ends the
+    work at once, which loses nothing if every answer is recorded."""
     awaits: ClassVar[bool] = False
-    """Whether phases are coroutines, played in the event loop of the caller."""
+    """True if phases are coroutines, played in the event loop of the caller."""
 
     several_ranks: ClassVar[bool] = False
-    """Whether the ranks that a launcher such as torchrun has started work on it together."""
+    """True if the ranks of a launcher such as torchrun work on the run together."""
 
     free: ClassVar[tuple[str, ...]] = ()
     """Keys that may differ in a command that continues a run."""
@@ -90,107 +90,114 @@ class RunKind(Protocol):
     @classmethod
     @abstractmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """What the run in a folder was asked for. Raises `RunError` or `ConfigError`."""
+        """Return the run that a folder stores. Raises `RunError` or `ConfigError`."""
         ...
 
     @classmethod
     def report(cls, folder: RunFolder) -> None:
-        """Write the page of a run that has ended."""
+        """Write the report page of a finished run."""
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
-        """What `tutelage compare` shows of a run, as far as its files do."""
+        """Return the figures of a run for `tutelage compare`."""
         return Figures(trained=cls.name, algorithm=cls.name)
 
     @classmethod
     def tools(cls, folder: RunFolder) -> tuple[ToolSpec, ...] | None:
-        """The tools that a run's agent is given; None where only the record of its calls says
-        that. Runs no code that the configuration names."""
+        """Return the tools of a run's agent; None if only the recorded calls have them.
+
+        Code that the configuration names is not run.
+        """
         return None
 
     # ------------------------------------------------------------ of one run
 
     def config(self) -> JSON:
-        """What `config.json` holds of it, beside the kind."""
+        """Return the content of `config.json`, without the kind."""
         head = self.head
-        return {"config": {"recipe": head.recipe, **_told(head.settings)}}
+        return {"config": {"recipe": head.recipe, **_dump(head.settings)}}
 
     def difference(self, folder: RunFolder) -> str | None:
-        """How the run in a folder differs from this one; None where they are the same."""
-        was, now = (_told(s) for s in (stored_settings(folder, self.model), self.head.settings))
+        """Return how the run in a folder differs from this one; None if they are the same."""
+        was, now = (_dump(s) for s in (stored_settings(folder, self.model), self.head.settings))
         changed = [key for key in now if key not in self.free and was[key] != now[key]]
         keys = [f"{key} ({was[key]!r}, now {now[key]!r})" for key in changed[:5]]
         return f"was started with other settings: {', '.join(keys)}" if keys else None
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
-        """Marks of what the run works with beside its keys: files that they name, code, tasks. Its
-        names are shown to users. A run is continued where they are as they were."""
-        return settings_sources(_told(self.head.settings), folder)
+        """Return hashes of the run's sources besides its keys: files, code, tasks. The names are
+        shown to users. A run is resumed only if they are unchanged."""
+        return settings_sources(_dump(self.head.settings), folder)
 
     def extends(self, folder: RunFolder) -> bool:
-        """Whether this is the run in a folder and asks for more of it, such as more steps."""
+        """Return True if this is the run in a folder with more work, such as more steps."""
         return False
 
     def record(self, folder: RunFolder) -> None:
-        """Write what the run is asked for, and marks of its sources."""
+        """Write the settings of the run and the hashes of its sources."""
         config: JSON = {"kind": self.name, **self.config()}
         keep_fingerprint(folder, config, self.sources(folder))
         write_json(folder.config, config)
-        remember(folder)
+        record_trust(folder)
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
-        """This run as its folder has it, with the objects of a caller that no file has."""
+        """Return this run as its folder has it, with the objects of the caller."""
         return type(self).read(folder, progress)
 
     @abstractmethod
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """Check and read everything that can be wrong, for a new run or from where the last one
-        left off. Raises `TutelageError`s; nothing of a new run is written by then."""
+        """Read and check all inputs, for a new run or from the last state of a resumed one.
+
+        Raises `TutelageError`s before anything of a new run is written.
+        """
         ...
 
     @property
     @abstractmethod
     def head(self) -> RunHeader:
-        """What store, loggers and collector know of the run."""
+        """Metadata of the run for store, loggers and collector."""
         ...
 
     def begin(self, folder: RunFolder) -> None:
-        """Write what a new run has beside its configuration."""
+        """Write the files of a new run besides its configuration."""
 
     def open(self, run: Run) -> None:
-        """The run is open: take over what was saved, and tell `run.progress` what begins."""
+        """Restore what was saved, and report the start to `run.progress`."""
 
     @property
     def done(self) -> Container[str]:
-        """Phases that an earlier process has ended."""
+        """Phases that an earlier process has finished."""
         return ()
 
     @abstractmethod
     def phases(self) -> Sequence[Phase]:
-        """The work in order. A phase that a process was stopped in is called again by the next."""
+        """Return the phases in order. A phase in which a process was stopped is called again by the
+        next."""
         ...
 
     def enter(self, phase: str) -> None:
-        """A phase begins, or goes on."""
+        """Handle the start or continuation of a phase."""
 
     def leave(self, phase: str) -> None:
-        """A phase has ended: keep what the run and its user need of it."""
+        """Handle the end of a phase: save what the run and its user need of it."""
 
     @abstractmethod
     def result(self, status: str) -> JSON | None:
-        """What stands in `result.json`: `status` is `finished`, `stopped` or `failed`. None leaves
-        a run that has not finished without one."""
+        """Return the content of `result.json` for a `status` of `finished`, `stopped` or `failed`.
+
+        None leaves an unfinished run without a result.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of what was opened to prepare it."""
+        """Close what `prepare` opened."""
 
 
 S = TypeVar("S", bound=RunSettings)
 
 
 def stored_settings(folder: RunFolder, model: type[S]) -> S:
-    """What the run in a folder was asked for. Raises `ConfigError` where its file does not say."""
+    """Return the settings of the run in a folder. Raises `ConfigError` for an invalid file."""
     try:
         told = json.loads(folder.config.read_text(encoding="utf-8"))["config"]
         named = {k: v for k, v in told.items() if k != "recipe" or k in model.model_fields}
@@ -201,8 +208,8 @@ def stored_settings(folder: RunFolder, model: type[S]) -> S:
         ) from error
 
 
-def _told(settings: RunSettings) -> JSON:
-    """What is written down of it: where the run lies is no part of what it is."""
+def _dump(settings: RunSettings) -> JSON:
+    """Return the settings as JSON, without the output folder."""
     return settings.model_dump(mode="json", exclude={"output", "allow_changes"})
 
 
@@ -211,12 +218,14 @@ def _told(settings: RunSettings) -> JSON:
 K = TypeVar("K", bound=RunKind)
 _KINDS: dict[str, type[RunKind]] = {}
 BUILT_IN = ("weights", "supervised", "prompt", "planner", "evaluation", "execution")
-"""Names that no other kind may have, whether or not theirs is loaded."""
+"""Reserved names of the built-in kinds, whether or not their modules are loaded."""
 
 
 def register(kind: type[K]) -> type[K]:
-    """Make a kind known by its name, as a decorator of its class. Raises `RunError` for a name that
-    another class has."""
+    """Register a class as a kind by its name; a class decorator.
+
+    Raises `RunError` for a name that another class has.
+    """
     if kind.name in BUILT_IN and not kind.__module__.startswith("tutelage."):
         raise RunError(
             f"the name {kind.name!r} is reserved for a built-in kind of run; rename "
@@ -231,19 +240,9 @@ def register(kind: type[K]) -> type[K]:
     return kind
 
 
-def check_registered(kind: type[RunKind]) -> None:
-    """Raise `RunError` for a kind under whose name no verb would find its class."""
-    known = _KINDS.get(kind.name)
-    if known is None or known.__qualname__ != kind.__qualname__:
-        raise RunError(
-            f"the kind of run {kind.__qualname__} is not registered, so its runs could not be "
-            "resumed or shown; add @register to the class"
-        )
-
-
 def check_ranks(kind: type[RunKind]) -> None:
-    """Raise `ConfigError` on the first of several ranks for a kind that one process runs, and end
-    the others without a word."""
+    """Raise `ConfigError` on the first of several ranks for a kind that runs in one process, and
+    exit silently on the others."""
     size = launched_ranks()
     if kind.several_ranks or size == "1":
         return
@@ -256,7 +255,7 @@ def check_ranks(kind: type[RunKind]) -> None:
 
 
 def registered(folder: RunFolder) -> type[RunKind]:
-    """The kind of a run. Raises `RunError` for one that nothing has registered."""
+    """Return the kind of a run. Raises `RunError` for a kind that is not registered."""
     name = name_of(folder)
     if name not in _KINDS:
         known = ", ".join(sorted({*BUILT_IN, *_KINDS}))
@@ -268,7 +267,7 @@ def registered(folder: RunFolder) -> type[RunKind]:
 
 
 def name_of(folder: RunFolder) -> str:
-    """The name of a run's kind. Raises `RunError` for a folder that names none."""
+    """Return the name of a run's kind. Raises `RunError` for a folder without one."""
     try:
         return str(json.loads(folder.config.read_text(encoding="utf-8"))["kind"])
     except FileNotFoundError:

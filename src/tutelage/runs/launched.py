@@ -1,6 +1,7 @@
-"""Whether this process is one of several that a launcher such as torchrun has started.
+"""Ranks that a launcher such as torchrun has started.
 
-By its variables alone, without torch; `weights/process_group.py` connects the processes.
+Read from the environment variables, without torch; `weights/process_group.py` connects the
+processes.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ import os
 
 
 def launched_ranks() -> str:
-    """How many processes a launcher has started with this one, as it says; "1" without one."""
+    """Return the number of ranks as text, from WORLD_SIZE; "1" without a launcher."""
     return os.environ.get("WORLD_SIZE", "1")
 
 
 def follows() -> bool:
-    """Whether this process is one of several that a launcher has started, and not the first, which
-    alone plays, writes and shows."""
+    """Return True for a rank other than the first, which alone plays, writes and prints."""
     return launched_ranks() != "1" and os.environ.get("RANK", "0") != "0"

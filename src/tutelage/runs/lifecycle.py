@@ -1,12 +1,12 @@
-"""The life of a run, whatever its kind: begun, stopped, continued, ended.
+"""Lifecycle of a run of any kind: start, stop, resume, end.
 
     start ─▶ lock ─▶ prepare ─▶ config.json ─▶ open store, loggers, collector ─▶ phases
                                                                                     │
     result.json, status, report ◀──────────── result("finished" | "stopped" | "failed")
 
-`start` begins a run in an empty folder, or continues the same one; `resume` continues what a
-folder has. A run that has finished gives its result again. What is done in between is the kind's
-(`kinds.py`); `Run` is what its phases are given.
+`start` begins a run in an empty folder, or resumes the same run; `resume` resumes the run of a
+folder. A finished run returns its result again. The kind (`kinds.py`) has the phases, which
+receive a `Run`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from tutelage.errors import RunError, TutelageError
 from tutelage.runs.figures import read_object
-from tutelage.runs.fingerprint import changes, edits, keep_fingerprint
+from tutelage.runs.fingerprint import config_edits, keep_fingerprint, source_changes
 from tutelage.runs.folder import (
     RunFolder,
     append_json,
@@ -35,14 +35,13 @@ from tutelage.runs.kinds import (
     RunHeader,
     RunKind,
     check_ranks,
-    check_registered,
     name_of,
 )
 from tutelage.runs.loggers import Logger, check_loggers, open_loggers
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command, resume_hint
 from tutelage.runs.signals import StopSignal, deferred_signals
-from tutelage.runs.stored import check_owner, claim_name, id_in, stored_row
+from tutelage.runs.stored import check_owner, claim_name, find_run_id, stored_row
 from tutelage.store import Listener, Store, StoreWriter, open_store
 from tutelage.types import JSON, RolloutStatus
 
@@ -52,29 +51,31 @@ NOTHING_LEFT = "the run is finished; there is nothing to resume"
 
 @dataclass(slots=True)
 class Run:
-    """One process's work on a run: where its records go, and whether it is to stop."""
+    """One process's work on a run: where its records go, and whether it should stop."""
 
     folder: RunFolder
     id: str
-    """That of its record in the store."""
+    """Id of the run in the store."""
     store: Store
     writer: StoreWriter
     progress: Progress
     stop: StopSignal
     loggers: list[Logger] = field(default_factory=list["Logger"])
-    """Where metrics go beside the run folder and the store."""
+    """Loggers of metrics besides the run folder and the store."""
     events: list[JSON] = field(default_factory=list[JSON])
-    """What earlier processes of this run decided by the clock."""
+    """Decisions of earlier processes of this run that depended on the clock."""
     sent: Listener | None = None
-    """Takes what a collector is to get as well; `writer` hands on to it by itself."""
+    """Sends spans to a collector as well; `writer` forwards to it by itself."""
     failed: bool = False
-    """Whether the work finished and what it was for did not succeed."""
+    """True if the work finished without success."""
     result: JSON = field(default_factory=dict[str, Any])
-    """What stands in `result.json`, once the work has ended."""
+    """Content of `result.json`, once the work has ended."""
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """One line of metrics, in the file, in the store and at the loggers. It has `phase`,
-        `step`, and `tick` where phases count on."""
+        """Write one line of metrics to the file, the store and the loggers.
+
+        A line has `phase`, `step`, and `tick` if phases count on.
+        """
         if not {"phase", "step"} <= line.keys():
             raise RunError(f"metrics must have 'phase' and 'step', got {sorted(line)}")
         append_json(self.folder.metrics, line)
@@ -89,7 +90,7 @@ class Run:
         append_json(self.folder.events, {"event": name, **values})
 
     def decided(self, name: str, phase: str) -> JSON | None:
-        """A decision that an earlier process of this run made."""
+        """Return a decision of an earlier process of this run; None if there is none."""
         records = (e for e in self.events if e["event"] == name and e.get("phase") == phase)
         return next(records, None)
 
@@ -98,12 +99,12 @@ class Run:
 
 
 def start(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
-    """Run what is asked for and return what is in `result.json`; see `begin`.
+    """Run `asked` and return the content of `result.json`; see `begin`.
 
-    A stop by Ctrl-C or a signal is raised as `KeyboardInterrupt` once all is saved.
+    An interruption by Ctrl-C or a signal is raised as `KeyboardInterrupt` after everything is
+    saved.
     """
-    check_registered(type(asked))
-    return _to_its_end(type(asked), begin(asked, folder, progress))
+    return _run_to_end(type(asked), begin(asked, folder, progress))
 
 
 def resume(
@@ -114,25 +115,24 @@ def resume(
     *,
     allow_changes: bool = False,
 ) -> JSON:
-    """Continue the run of a folder from where its last process left off. `asked` has the settings
-    that no file has.
+    """Resume the run of a folder. `asked` has the objects that no file stores.
 
-    Raises `RunError` where what the run works with has changed, unless `allow_changes`.
+    Raises `RunError` if a source of the run has changed, unless `allow_changes` is True.
     """
-    return _to_its_end(kind, _go_on(kind, folder, progress, asked, allow_changes=allow_changes))
+    return _run_to_end(kind, _resume(kind, folder, progress, asked, allow_changes=allow_changes))
 
 
 async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
-    """Run what is asked for; coroutines among its phases play in this event loop.
+    """Run `asked`; coroutines among its phases run in this event loop.
 
-    The folder is new, empty, or holds the same run, which is continued. Raises `RunError` for
-    one that holds another run, and what the kind raises for what it cannot do.
+    The folder is new, empty, or holds the same run, which is resumed. Raises `RunError` if it holds
+    another run, and the errors of the kind.
     """
     check_ranks(type(asked))
     if folder.config.is_file():
         check_place(asked, folder)
         allowed = asked.head.settings.allow_changes
-        return await _go_on(
+        return await _resume(
             type(asked), folder, progress, asked, allow_changes=allowed, same_result=True
         )
     if not folder.path.is_dir():
@@ -146,34 +146,33 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
             claim_name(asked.head, folder)
             asked.record(folder)
             asked.begin(folder)
-            return await _work(asked, folder, progress)
+            return await _run_phases(asked, folder, progress)
 
 
 def check_place(asked: RunKind, folder: RunFolder) -> None:
-    """Raise `RunError` where a run is refused for what its folder holds already."""
+    """Raise `RunError` if the folder holds another run."""
     check_kind(type(asked), folder)
     if folder.config.is_file() and (difference := asked.difference(folder)):
-        raise _taken(folder, difference)
+        raise _occupied_error(folder, difference)
 
 
 def check_kind(kind: type[RunKind], folder: RunFolder) -> None:
-    """Raise `RunError`, before anything is prepared, for a folder with a run of another kind, or
-    with what is no run."""
+    """Raise `RunError` for a folder with a run of another kind, or with other files."""
     if not folder.config.is_file():
         check_vacant(folder.path)
     elif (name := name_of(folder)) != kind.name:
-        raise _taken(folder, f"is of the kind {name!r}")
+        raise _occupied_error(folder, f"is of the kind {name!r}")
 
 
-def _taken(folder: RunFolder, difference: str) -> RunError:
+def _occupied_error(folder: RunFolder, difference: str) -> RunError:
     return RunError(
         f"the run in {str(folder.path)!r} {difference}; choose another --output, or continue that "
         f"run. {resume_hint(folder.path)}"
     )
 
 
-def _to_its_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:
-    """The result of the work, in a loop of its own where its phases await something."""
+def _run_to_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:
+    """Run the work and return its result, in an event loop if its phases await."""
     if kind.awaits:
         return asyncio.run(work)
     try:
@@ -184,7 +183,7 @@ def _to_its_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:
     raise RunError(f"a phase of the kind {kind.name!r} uses await; set awaits = True in its class")
 
 
-async def _go_on(
+async def _resume(
     kind: type[RunKind],
     folder: RunFolder,
     progress: Progress,
@@ -193,7 +192,7 @@ async def _go_on(
     allow_changes: bool,
     same_result: bool = False,
 ) -> JSON:
-    """Continue a run. With `same_result` one that has finished has to be of the same sources."""
+    """Resume a run. With `same_result`, a finished run must have the same sources."""
     check_ranks(kind)
     if not folder.config.is_file():
         raise RunError(f"{str(folder.path)!r} is not a run folder: it has no config.json")
@@ -219,7 +218,7 @@ async def _go_on(
             begun = folder.metrics.is_file() or any(folder.checkpoints.glob("step_*"))
             if begun and left.head.store is None and not folder.store.is_file():
                 progress.note("Warning: store.db is missing: earlier rollouts are lost")
-            return await _work(left, folder, progress)
+            return await _run_phases(left, folder, progress)
 
 
 def _check_sources(
@@ -230,10 +229,10 @@ def _check_sources(
     allow_changes: bool = False,
     finished: bool = False,
 ) -> dict[str, str] | None:
-    """Raise `RunError` where configuration, agent, reward, tools, model or tasks have changed since
-    the run began; where that is allowed, say so, and return what they are now."""
+    """Raise `RunError` if configuration, agent, reward, tools, model or tasks have changed since
+    the run began; if changes are allowed, report them and return the current sources."""
     sources = asked.sources(folder)
-    names = [*edits(folder), *changes(folder, sources)]
+    names = [*config_edits(folder), *source_changes(folder, sources)]
     if not names:
         return None
     message, place = ", ".join(names[:5]), str(folder.path)
@@ -259,9 +258,9 @@ def _check_sources(
 def opened(
     head: RunHeader, folder: RunFolder, progress: Progress, *, patient: bool = False
 ) -> Generator[Run]:
-    """Open all that a run writes to, and tell the store that it runs.
+    """Open the store, loggers and collector of a run, and mark it as running.
 
-    With `patient` the first Ctrl-C only asks.
+    With `patient` the first Ctrl-C only requests a stop.
     """
     stop = StopSignal(lambda: progress.note(STOPPING))
     with ExitStack() as stack:
@@ -281,7 +280,7 @@ def opened(
         with deferred_signals():
             store = stack.enter_context(open_store(head.store or folder.store))
             writer = stack.enter_context(StoreWriter(store, also=sent))
-            run_id = id_in(store, folder, own=head.store is None)
+            run_id = find_run_id(store, folder, own=head.store is None)
             store.put_run(run_id, **stored_row(head, folder, read_object(folder.config)))
         stack.callback(lambda: closing.enter_context(deferred_signals()))
         events = folder.read_events()
@@ -291,13 +290,13 @@ def opened(
 # ---------------------------------------------------------------- the work, and its end
 
 
-async def _work(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
-    """Run all phases that are left, then write the result and the report."""
+async def _run_phases(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
+    """Run all remaining phases, then write the result and the report."""
     with opened(asked.head, folder, progress, patient=asked.finishes_step) as run:
         asked.open(run)
         # That of the process before tells nothing of what this one does, were it killed.
         folder.result.unlink(missing_ok=True)
-        with ending(run, asked.result):
+        with record_outcome(run, asked.result):
             for name, phase in asked.phases():
                 if name in asked.done:
                     continue
@@ -311,29 +310,29 @@ async def _work(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
 
 
 @contextmanager
-def ending(run: Run, result: Callable[[str], JSON | None]) -> Generator[None]:
-    """Writes down how work ended, in the folder and in the store: `result` describes each way."""
+def record_outcome(run: Run, result: Callable[[str], JSON | None]) -> Generator[None]:
+    """Write how the work ended, to the folder and to the store: `result` describes each status."""
     try:
         yield
     except KeyboardInterrupt:
-        _end(run, RolloutStatus.CANCELLED, result(STOPPED))
+        _finish(run, RolloutStatus.CANCELLED, result(STOPPED))
         raise
     except asyncio.CancelledError:
         with suppress(Exception):
-            _end(run, RolloutStatus.CANCELLED, result(STOPPED))
+            _finish(run, RolloutStatus.CANCELLED, result(STOPPED))
         raise
     except BaseException:
         # The disk may be what failed: whatever cannot be written now must not hide the reason.
         with suppress(TutelageError):
-            _end(run, RolloutStatus.FAILED, result(FAILED))
+            _finish(run, RolloutStatus.FAILED, result(FAILED))
         raise
     finally:
         run.progress.finish()
-    _end(run, RolloutStatus.FAILED if run.failed else RolloutStatus.SUCCEEDED, result(FINISHED))
+    _finish(run, RolloutStatus.FAILED if run.failed else RolloutStatus.SUCCEEDED, result(FINISHED))
 
 
-def _end(run: Run, status: RolloutStatus, result: JSON | None) -> None:
-    """Write the result, in the folder and in the store."""
+def _finish(run: Run, status: RolloutStatus, result: JSON | None) -> None:
+    """Write the result to the folder and to the store."""
     with deferred_signals():
         run.writer.flush()
         try:

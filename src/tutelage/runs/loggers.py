@@ -1,12 +1,11 @@
-"""Where metrics go beside the run folder: TensorBoard, Weights & Biases, MLflow.
+"""Loggers of metrics besides the run folder: TensorBoard, Weights & Biases, MLflow.
 
 `metrics.jsonl` is the run's own record and is always written; the console is the live display
-(`progress.py`). Each further logger takes the same lines behind one small protocol, with the run's
-tick as its step, so cold start, training and control lie on one axis; metrics of a phase other than
-`rl` carry its name in front. A resume has neither gaps nor doubles: a logger that keeps its record
-in the run folder writes it again from `metrics.jsonl`, one whose record is elsewhere asks for the
-last tick that arrived. Packages are imported when they are asked for, and missing ones are found
-before the run.
+(`progress.py`). Loggers take the same lines with the run's tick as step, so cold start, training
+and control lie on one axis; metrics of a phase other than `rl` are prefixed by its name. A resumed
+run has neither gaps nor duplicates: a logger that keeps its record in the run folder writes it
+again from `metrics.jsonl`, one with a remote record asks for its last tick. Packages are imported
+on use, and missing ones are reported before the run.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ from tutelage.runs.kinds import RunHeader
 from tutelage.runs.progress import Progress
 
 PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
-"""What each logger needs; the extra has the logger's name."""
+"""Package of each logger; the extra has the logger's name."""
 
 PROJECT = "tutelage"
-"""The project or experiment of a run that names none."""
+"""Default name of a project or experiment."""
 
 OWN_NAMES = ("rl", "phase1", "phase2", "before", "after")
-"""Phases whose metrics keep their names: the training itself, what is measured around it, and the
-planner's two."""
+"""Phases whose metrics have no prefix: training, evaluations before and after it, and the phases of
+the planner."""
 
 WANDB_HOST = "api.wandb.ai"
 
 
 class Logger(Protocol):
-    """A place for metrics. Lines come in the order of their ticks, each tick once."""
+    """Destination of metrics. Lines come in the order of their ticks, each tick once."""
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Take one line of `metrics.jsonl`: `phase`, `step`, `tick`, and numbers by name."""
+        """Log one line of `metrics.jsonl`: `phase`, `step`, `tick`, and numbers by name."""
         ...
 
     def close(self) -> None:
-        """The process stops working on the run, for good or not; nothing may be lost."""
+        """Finish writing; the process stops working on the run, and may resume it later."""
         ...
 
 
@@ -63,12 +62,11 @@ def check_loggers(names: Sequence[str]) -> None:
 
 @contextmanager
 def open_loggers(head: RunHeader, folder: RunFolder, progress: Progress) -> Generator[list[Logger]]:
-    """The loggers that are named beside console and jsonl, closed at the end.
+    """Yield the configured loggers except console and jsonl; close them at the end.
 
-    Lines that the run has already are in them when this returns. Raises `RunError` when a logger
-    cannot be reached.
+    They contain the run's earlier lines. Raises `RunError` if a logger cannot be reached.
     """
-    makers = {"tensorboard": _TensorBoardLogger, "wandb": _wandb, "mlflow": _MLflowLogger}
+    makers = {"tensorboard": _TensorBoardLogger, "wandb": _open_wandb, "mlflow": _MLflowLogger}
     with ExitStack() as stack:
         loggers: list[Logger] = []
         for name in dict.fromkeys(head.loggers):
@@ -79,8 +77,8 @@ def open_loggers(head: RunHeader, folder: RunFolder, progress: Progress) -> Gene
         yield loggers
 
 
-def numbers(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line by the names that a logger shows."""
+def select_numbers(line: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a line by the names that loggers show."""
     front = "" if line["phase"] in OWN_NAMES else f"{line['phase']}/"
     skipped = ("phase", "step", "tick")
     return {f"{front}{k}": float(v) for k, v in line.items() if k not in skipped}
@@ -103,8 +101,8 @@ class _TensorBoardLogger:
         self._writer.flush()
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """One scalar for each number."""
-        for name, value in numbers(line).items():
+        """Log one scalar per number."""
+        for name, value in select_numbers(line).items():
             self._writer.add_scalar(name, value, line["tick"])
 
     def close(self) -> None:
@@ -116,10 +114,10 @@ class _TensorBoardLogger:
 
 
 class _WandbLogger:
-    """A run of Weights & Biases; offline where there is no login or no network.
+    """Run of Weights & Biases; offline without a login or a network.
 
-    Offline the record lies in the run folder and is written again by each process, under the run's
-    identifier, so that `wandb sync` makes one run of it. Online the server tells how far it got.
+    An offline record lies in the run folder and is written again by each process with the run's
+    identifier, so that `wandb sync` makes one run of it. Online the server knows the last step.
     """
 
     def __init__(
@@ -149,17 +147,17 @@ class _WandbLogger:
             self.log(line)
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """All numbers of a tick at once."""
+        """Log all numbers of a tick at once."""
         if line["tick"] >= self._next:
-            self._run.log(numbers(line), step=line["tick"])
+            self._run.log(select_numbers(line), step=line["tick"])
 
     def close(self) -> None:
         """Wait until everything is written or sent."""
         self._run.finish()
 
 
-def _wandb(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
-    identifier = _kept(folder, "wandb", lambda: os.urandom(4).hex())
+def _open_wandb(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
+    identifier = _get_identifier(folder, "wandb", lambda: os.urandom(4).hex())
     if os.environ.get("WANDB_MODE", "") != "offline" and _has_wandb_login():
         try:
             return _WandbLogger(head, folder, identifier, offline=False)
@@ -179,7 +177,7 @@ def _wandb(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
 
 
 def _has_wandb_login() -> bool:
-    """Whether a key is set in the environment or in the netrc file."""
+    """Return True if a key is set in the environment or in the netrc file."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:
@@ -192,7 +190,7 @@ def _has_wandb_login() -> bool:
 
 
 class _MLflowLogger:
-    """A run in an MLflow store: the one of `MLFLOW_TRACKING_URI`, or files in the run folder."""
+    """Run in an MLflow store: that of `MLFLOW_TRACKING_URI`, or files in the run folder."""
 
     def __init__(self, head: RunHeader, folder: RunFolder, progress: Progress) -> None:
         from mlflow.exceptions import MlflowException
@@ -205,7 +203,7 @@ class _MLflowLogger:
             uri = (folder.path / "mlflow").resolve().as_uri()
         try:
             self._client: Any = MlflowClient(tracking_uri=uri)
-            self._run = _kept(folder, "mlflow", lambda: self._create(head, folder))
+            self._run = _get_identifier(folder, "mlflow", lambda: self._create(head, folder))
             seen = self._client.get_metric_history(self._run, "tick")
         except (MlflowException, ImportError) as error:
             raise RunError(
@@ -227,13 +225,13 @@ class _MLflowLogger:
         return made
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """All numbers of a tick in one call, the tick itself last: it says that all are there."""
+        """Log all numbers of a tick in one call, with the tick last to mark it complete."""
         from mlflow.entities import Metric
 
         tick = int(line["tick"])
         if tick < self._next:
             return
-        values = numbers(line)
+        values = select_numbers(line)
         self._client.log_batch(
             self._run, [Metric(k, v, 0, tick) for k, v in (*values.items(), ("tick", float(tick)))]
         )
@@ -243,8 +241,9 @@ class _MLflowLogger:
         self._client.set_terminated(self._run)
 
 
-def _kept(folder: RunFolder, name: str, make: Callable[[], str]) -> str:
-    """The run's identifier with a tracker, made once and kept: names of runs may repeat."""
+def _get_identifier(folder: RunFolder, name: str, make: Callable[[], str]) -> str:
+    """Return the run's identifier with a tracker, which is created once and stored, since names may
+    repeat."""
     note = folder.path / f"{name}.json"
     if note.is_file():
         return str(json.loads(note.read_text())["run"])

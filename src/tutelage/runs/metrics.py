@@ -1,7 +1,7 @@
-"""What a step reports of its rollouts: rewards, turns, tokens, failures, tools.
+"""Metrics of the rollouts of a step: rewards, turns, tokens, failures, tools.
 
-Every number is named for what it is and averaged, never summed. What the update reports is in
-`weights/learner.py`; which names depend on the clock, in `folder.py`.
+Metrics are averages, never sums. `weights/learner.py` has the metrics of the update; `folder.py`
+names those that depend on the clock.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from statistics import correlation
 
 from tutelage.errors import FailureBudgetError
 from tutelage.resources import PromptTemplate
-from tutelage.statistics.outcome import Success, succeeded
+from tutelage.statistics.outcome import Success, is_success
 from tutelage.types import Failure, FailureCause, Mode, Rollout, Sampled
 
 TOOL_FAILURES = ("raised", "timeout", "bad_result")
-"""Errors of tool calls that are not the model's: it named a tool that exists, with arguments that
-fit."""
+"""Errors of tool calls that are the tool's: the call named an existing tool with valid
+arguments."""
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Rewards, turns, tokens, failures and tool use of a step, averaged."""
+    """Return rewards, turns, tokens, failures and tool use of a step, averaged."""
     total = len(rollouts)
     causes = failures_by_cause(rollouts)
     out = _reward_metrics(rollouts) | {"rollout/failed": sum(causes.values()) / max(1, total)}
@@ -43,15 +43,15 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _free_logprobs(sampled: Sampled) -> Sequence[float]:
-    """The log-probabilities of the tokens that were not forced."""
+    """Return the log-probabilities of the tokens that were not forced."""
     if not sampled.allowed:
         return sampled.logprobs
     return [x for x, n in zip(sampled.logprobs, sampled.allowed, strict=True) if n != 1]
 
 
 def _part_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """The mean of each named part, over the rollouts that have it; `rollout/with_<part>` says how
-    many these are where that is not every rollout that was judged: a failed one has no parts."""
+    """Return the mean of each reward part over the rollouts that have it; `rollout/with_<part>` is
+    their number if some judged rollouts lack it, such as failed ones."""
     judged = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     parts: dict[str, list[float]] = {}
     for reward in judged:
@@ -66,7 +66,7 @@ def _part_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _reward_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Over the rollouts that were judged; of none there is no mean."""
+    """Return statistics of the rewards of judged rollouts; only counts if there are none."""
     rewards = [r.reward.value for r in rollouts if r.reward is not None]
     counts = {"rollout/number": len(rollouts), "rollout/judged": len(rewards)}
     if not rewards:
@@ -107,13 +107,12 @@ def _tool_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def reward_correlations(rollouts: Sequence[Rollout], rule: Success | None) -> dict[str, float]:
-    """What goes along with the reward in a step: success, where the user says what it is, and
-    length, where rewards are graded, among the rollouts that took the most usual number of turns.
-    """
+    """Return correlations of the reward in a step: with success if the user defines it, and for
+    graded rewards with length, among rollouts of the most frequent number of turns."""
     judged = [(r, r.reward.value) for r in rollouts if r.reward and r.last.failure is None]
     out: dict[str, float] = {}
     if rule is not None:
-        _correlate(out, "success", [(float(succeeded(r, rule)), value) for r, value in judged])
+        _add_pearson(out, "success", [(float(is_success(r, rule)), value) for r, value in judged])
     turns = Counter(len(r.last.calls) for r, _ in judged).most_common(1)
     pairs = [
         (float(sum(len(c.sampled.token_ids) for c in r.last.calls)), value)
@@ -121,26 +120,26 @@ def reward_correlations(rollouts: Sequence[Rollout], rule: Success | None) -> di
         if len(r.last.calls) == turns[0][0]
     ]
     if len({value for _, value in pairs}) > 2:
-        _correlate(out, "length", pairs)
+        _add_pearson(out, "length", pairs)
     return out
 
 
-def _correlate(out: dict[str, float], name: str, pairs: Sequence[tuple[float, float]]) -> None:
-    """Add Pearson's correlation, where both vary."""
+def _add_pearson(out: dict[str, float], name: str, pairs: Sequence[tuple[float, float]]) -> None:
+    """Add Pearson's correlation to `out`, if both values vary."""
     xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
     if len(set(xs)) > 1 and len(set(ys)) > 1:
         out[f"rollout/{name}_correlation"] = correlation(xs, ys)
 
 
 def failures_by_cause(rollouts: Sequence[Rollout]) -> dict[str, int]:
-    """How many rollouts failed in the end, by cause, in the order of their names."""
+    """Return the number of failed rollouts by cause, sorted by name."""
     failures = (r.last.failure for r in rollouts)
     return dict(sorted(Counter(f.cause.value for f in failures if f is not None).items()))
 
 
 def all_failed(rollouts: Sequence[Rollout]) -> list[Failure]:
-    """Why all failed: a training step in which nothing but failures came back has nothing to learn
-    from, and a measurement that lost every rollout has measured nothing; else empty."""
+    """Return the failures of a step in which every rollout failed, so that it trains or measures
+    nothing; empty otherwise."""
     wrong = FailureCause.ANSWER_ERROR  # an answer that is wrong is something to learn from
     failures = [f for r in rollouts if (f := r.last.failure) is not None and f.cause != wrong]
     measured = any(r.mode is not Mode.TRAIN for r in rollouts)
@@ -149,9 +148,9 @@ def all_failed(rollouts: Sequence[Rollout]) -> list[Failure]:
     return failures if len(failures) == len(rollouts) else []
 
 
-def stop_if_alike(rollouts: Sequence[Rollout], count: int) -> None:
-    """Raise `FailureBudgetError` where all of a run's first rollouts, `count` of them, failed, the
-    latest with the same words but for the task's name and fields."""
+def check_equal_failures(rollouts: Sequence[Rollout], count: int) -> None:
+    """Raise `FailureBudgetError` if all of a run's first rollouts, `count` of them, failed with the
+    same message, apart from the task's name and fields."""
     named = [(r.task.id, f.message) for r in rollouts if (f := r.last.failure) is not None]
     told = {text.replace(repr(name), "").partition("; the task has: ")[0] for name, text in named}
     if len(named) == len(rollouts) and len(told) == 1:
@@ -162,13 +161,15 @@ def stop_if_alike(rollouts: Sequence[Rollout], count: int) -> None:
 
 
 def is_truncated(rollout: Rollout) -> bool:
-    """Whether it had no room left to end by itself."""
+    """Return True if the rollout was truncated by a limit."""
     return rollout.last.stop in ("token_budget", "context", "truncated")
 
 
 def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> str | None:
-    """What is wrong where an attempt earned less than a failure does; None where none did. In an
-    environment a failure keeps what its turns earned."""
+    """Return a warning if a rollout earned less than a failed one would; else None.
+
+    A failure in an environment keeps the rewards of its turns.
+    """
     played = [r for r in rollouts if r.last.failure is None and r.last.info is None]
     graded = [r.reward.value for r in played if r.reward is not None]
     lowest = min(graded, default=failure_reward)
@@ -178,8 +179,8 @@ def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> st
 
 
 def untried_warning(rollouts: Sequence[Rollout], context: int, most: int) -> str | None:
-    """That a task's first prompt has no room in a context of `context` tokens, of `most` that the
-    model has; None where each has."""
+    """Return a warning if a task's first prompt exceeds the context of `context` tokens; else None.
+    `most` is the model's maximum."""
     untried = [r for r in rollouts if r.last.stop == "context" and not r.last.calls]
     if not untried:
         return None
@@ -194,8 +195,8 @@ def untried_warning(rollouts: Sequence[Rollout], context: int, most: int) -> str
 def rollout_warnings(
     rollouts: Sequence[Rollout], failure_reward: float, context: int, most: int
 ) -> dict[str, str | None]:
-    """Warnings by what each of them contains: those of the two functions above, and that an agent
-    made no model call."""
+    """Return warnings by a text that each contains: those of the two functions above, and that an
+    agent made no model call."""
     failures = [f for r in rollouts if (f := r.last.failure) and f.cause is FailureCause.NO_CALLS]
     return {
         "never called": failures[0].message if failures else None,
@@ -214,12 +215,12 @@ def unused_template_warnings(
     texts = [str(message.content) for call in calls for message in call.messages]
     texts += [tool.description for call in calls for tool in call.tools]
     read, warnings = "\n".join(dict.fromkeys(texts)), list[str]()
-    read_words = f" {' '.join(_words(read))} "
+    read_words = f" {' '.join(_split_words(read))} "
     for name, value in resources.items() if read else ():
         if not isinstance(value, PromptTemplate):
             continue
         pieces = value.format(**dict.fromkeys(value.placeholders, "\0")).split("\0")
-        words = [w for w in map(_words, pieces) if w]
+        words = [w for w in map(_split_words, pieces) if w]
         pairs = [f" {' '.join(p)} " for w in words for p in list(pairwise(w)) or [w]]
         found = 2 * sum(pair in read_words for pair in pairs) >= len(pairs)
         if not found and max(map(str.strip, pieces), key=len) not in read:
@@ -230,13 +231,13 @@ def unused_template_warnings(
     return warnings
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """Return the words of a text, without numbers, case and punctuation."""
     return re.findall(r"[^\W\d_]+", text.casefold())
 
 
 def low_reward_text(key: str, failure_reward: float, lowest: float) -> str:
-    """Says that failing earns more than some attempts did; `key` is the one to set."""
+    """Return a warning that a failure earns more than some rollouts; `key` is the key to set."""
     return (
         f"a rollout earned {lowest:g}, less than the {failure_reward:g} of a failed one ({key}), "
         f"so failing earns more than trying; set {key} to the lowest possible reward, {lowest:g} "

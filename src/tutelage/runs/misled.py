@@ -1,8 +1,8 @@
-"""What a training learns against what it is meant to: more findings over the metrics of its steps.
+"""Findings on trainings that learn something else than intended.
 
-`health.py` sees a training that breaks; here are those that go on smoothly the wrong way: a reward
-that pays for failures, or for length, tools that answer nothing, rollouts without a reward, and a
-policy that its updates do not move. Thresholds are constants with their reason, as there.
+`health.py` finds trainings that break; here are those that go on smoothly in the wrong direction: a
+reward for failures or for length, tools that return nothing, rollouts without a reward, and a
+policy that updates do not move. Thresholds are constants with their reason.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from statistics import fmean, median
 from tutelage.runs.health import Finding, Metrics, Setup
 
 FEW_STEPS = 5
-"""Steps that a number must show the same, so that chance is none."""
+"""Minimum steps for a finding, so that it is not chance."""
 MANY_ROLLOUTS = 64
-"""Rollouts, or tool calls, that a share or a correlation is taken over."""
+"""Minimum rollouts, or tool calls, for a fraction or a correlation."""
 AGAINST = -0.5
 """Correlation of reward and success below which failing pays: 64 rollouts give it by chance less
 than once in 30,000 times."""
@@ -24,22 +24,22 @@ BY_LENGTH = 0.98
 """Correlation of reward and tokens, among rollouts of as many turns, from which nothing else
 counts: a right answer that is longer than a wrong one reaches 0.9."""
 EMPTY = 0.95
-"""Share of a tool's calls that it answers with nothing: a query without results is an exception."""
+"""Fraction of a tool's calls that return nothing: a query without results is an exception."""
 LOST = 0.2
-"""Share of rollouts without a reward: one that is asked too often now and then loses a few."""
+"""Fraction of rollouts without a reward: an overloaded judge now and then loses a few."""
 UNMOVED = 1e-7
-"""Nats per token of the arithmetic's rounding: the least useful rates move a policy by a hundred
+"""Nats per token of rounding errors: the smallest useful learning rates move a policy a hundred
 times as much."""
 
 PULL = 0.5
-"""Times as much as the reward from which a KL penalty hides what there is to learn; at the usual
-coefficients it is a hundredth."""
+"""Ratio of KL penalty to reward from which the penalty hides the reward; at the usual coefficients
+it is a hundredth."""
 RISEN = 2.0
 """Standard errors by which a reward that has risen is above its first."""
 
 
-def misled(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
-    """What holds after the last of `steps`, which are the metrics of a phase from its first."""
+def examine_learning(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
+    """Yield the findings after the last of `steps`, the metrics of a phase from its first step."""
     if not steps:  # a replayed round has played nothing
         return
     found = (_against_success(steps), _by_length(steps), _lost(steps), _unmoved(steps, setup))
@@ -48,9 +48,9 @@ def misled(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
 
 
 def _against_success(steps: Sequence[Metrics]) -> Finding | None:
-    """Rollouts that succeed earn less than those that do not."""
+    """Find that successful rollouts earn less than others."""
     known = [s for s in steps if "rollout/success_correlation" in s][-FEW_STEPS:]
-    value = _weighted(known, "rollout/success_correlation", "rollout/judged")
+    value = _weighted_mean(known, "rollout/success_correlation", "rollout/judged")
     if value is None or value > AGAINST:
         return None
     text = f"rollouts that succeed earn less than those that fail (correlation {value:.2f})"
@@ -59,9 +59,9 @@ def _against_success(steps: Sequence[Metrics]) -> Finding | None:
 
 
 def _by_length(steps: Sequence[Metrics]) -> Finding | None:
-    """The reward is the length of the reply, whatever it says."""
+    """Find that the reward depends on the length of the reply alone."""
     tail = [s for s in steps if "rollout/length_correlation" in s][-FEW_STEPS:]
-    value = _weighted(tail, "rollout/length_correlation", "rollout/judged")
+    value = _weighted_mean(tail, "rollout/length_correlation", "rollout/judged")
     if len(tail) < FEW_STEPS or value is None or value < BY_LENGTH:
         return None
     text = (
@@ -73,7 +73,7 @@ def _by_length(steps: Sequence[Metrics]) -> Finding | None:
 
 
 def _lost(steps: Sequence[Metrics]) -> Finding | None:
-    """Many rollouts have no reward, since what judges or plays them cannot run."""
+    """Find that many rollouts have no reward, since a judge or server does not work."""
     tail = [s for s in steps if "rollout/number" in s][-FEW_STEPS:]
     total, judged = (sum(s[f"rollout/{of}"] for s in tail) for of in ("number", "judged"))
     if len(tail) < FEW_STEPS or total < MANY_ROLLOUTS or total - judged < LOST * total:
@@ -84,8 +84,10 @@ def _lost(steps: Sequence[Metrics]) -> Finding | None:
 
 
 def _unmoved(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """No update so far has changed what the policy says, though there was a gradient. What the
-    rate is in a long warm-up does not count."""
+    """Find that no update has changed the policy although there was a gradient.
+
+    Steps of a long warm-up with a small learning rate do not count.
+    """
     full = [s for s in steps if s.get("lr", 0.0) >= (setup.rate or 0.0) / 10 and s.get("grad_norm")]
     moves = [abs(s["kl/update"]) for s in full if "kl/update" in s]
     if len(moves) < FEW_STEPS or max(moves) > UNMOVED:
@@ -99,7 +101,7 @@ def _unmoved(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _empty_tool(steps: Sequence[Metrics]) -> Finding | None:
-    """A tool answers nearly every call with an empty text."""
+    """Find a tool that returns an empty text for nearly every call."""
     names = sorted(key.split("/")[1] for key in steps[-1] if key.endswith("/empty"))
     for name in names:
         counts = [s.get(f"tools/{name}/calls", 0.0) * s["rollout/number"] for s in steps]
@@ -114,7 +116,7 @@ def _empty_tool(steps: Sequence[Metrics]) -> Finding | None:
 
 
 def _kl_too_large(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """The KL penalty counts for more than the reward, which has not risen."""
+    """Find that the KL penalty outweighs the reward, which has not risen."""
     known = [s for s in steps if "reward/mean" in s and "kl/pull" in s]
     first, last = known[:FEW_STEPS], known[-FEW_STEPS:]
     if len(known) < 2 * FEW_STEPS or (pull := median(s["kl/pull"] for s in last)) < PULL:
@@ -131,7 +133,7 @@ def _kl_too_large(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     return Finding("kl_too_large", text, f"a smaller {key}, or a larger actor.optim.lr")
 
 
-def _weighted(steps: Sequence[Metrics], name: str, weight: str) -> float | None:
-    """The mean over rollouts; None where they are too few."""
+def _weighted_mean(steps: Sequence[Metrics], name: str, weight: str) -> float | None:
+    """Return the mean over rollouts; None if they are too few."""
     total = sum(s[weight] for s in steps)
     return sum(s[name] * s[weight] for s in steps) / total if total >= MANY_ROLLOUTS else None

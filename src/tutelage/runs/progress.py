@@ -1,6 +1,6 @@
-"""What a long job reports to its observer: phases, steps, notes.
+"""Progress that a long job reports: phases, steps, notes.
 
-The training code only knows this; `cli/display.py` draws it live, tests record it. A job
+Training code knows only this interface; `cli/display.py` draws it live, tests record it. A job
 never prints.
 """
 
@@ -9,33 +9,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 LATER = "time/later"
-"""Metric of a step: seconds that the phases after this one will take, as far as they are known."""
+"""Metric of a step: estimated seconds of the phases after this one."""
 
 
 class Progress:
-    """Receives what happens in a job, in order, and drops it: override what you need. Every method
-    returns at once."""
+    """Receiver of a job's progress, which ignores all; override what you need. Every method returns
+    at once."""
 
     shows = False
-    """Whether notes are read; if not, warnings of a job that Python code started are logged."""
+    """True if notes are shown; otherwise warnings of a job that Python code started are logged."""
 
     worked = False
-    """Whether the job has begun, so that there is something to continue."""
+    """True once the job has begun, so that it can be resumed."""
 
     def start(self, title: str, lines: Mapping[str, str]) -> None:
-        """The job begins: its name and a few facts (device and why, model, run folder)."""
+        """Receive the job's name and facts (device and why, model, run folder) when it begins."""
 
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
-        """A phase begins, bounded by steps, by seconds, or by neither."""
+        """Receive the start of a phase, with its limit in steps, in seconds, or without one."""
 
     def step(self, done: int, values: Mapping[str, float]) -> None:
-        """`done` steps of the phase are complete; `values` are metrics by their names."""
+        """Receive the number of finished steps of the phase, with metrics by name."""
 
     def evaluation(self, label: str, done: int, total: int) -> None:
-        """Held-out rollouts are being run."""
+        """Receive the number of finished rollouts of an evaluation."""
 
     def note(self, text: str) -> None:
-        """Something worth a line: a warning, a checkpoint, a decision."""
+        """Receive a message, such as a warning, a checkpoint or a decision."""
 
     def finish(self) -> None:
-        """The job ended, well or not; the display may be taken down."""
+        """Receive the end of the job, successful or not; a display may close."""

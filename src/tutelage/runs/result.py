@@ -1,7 +1,7 @@
-"""The result of training a Python agent: `TrainingResult`, and `DevReport` of a preflight.
+"""Results of training a Python agent: `TrainingResult`, and `DevReport` of a preflight.
 
-Both are read from what the run recorded, never from memory alone, so that a run that was continued
-reports the same as one that was not. `trainer/trainer.py` makes them.
+Both are read from the records of the run, never from memory alone, so that a resumed run reports
+the same as an uninterrupted one. `trainer/trainer.py` creates them.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from tutelage.types import JSON, Rollout
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TrainingResult:
-    """The outcome of a run. Rewards and success are means over the test tasks, sampled at the
-    training temperature; None where they were not measured, where more than 1 % of the rollouts
-    were lost, and success also where a graded reward does not say what it is."""
+    """Outcome of a run. Rewards and success are means over the test tasks, sampled at the training
+    temperature; None if they were not measured, if more than 1 % of the rollouts were lost, and
+    success also if a graded reward does not define it."""
 
     status: str
-    """`finished`, or how it ended before."""
+    """`finished`, or how the run ended earlier."""
     folder: Path
-    """The run folder: report, store, metrics, checkpoints."""
+    """Run folder: report, store, metrics, checkpoints."""
     policy: Path | None
-    """The trained policy, a Hugging Face folder; None where prompts were searched for, and of a run
-    that was stopped before it had one."""
+    """Trained policy, a Hugging Face folder; None for a prompt search, and for a run that was
+    stopped before it had one."""
     steps: int
     """Steps of reinforcement learning."""
     rollouts: int
     tokens: int
-    """Sampled ones."""
+    """Number of sampled tokens."""
     reward_before: float | None
     reward_after: float | None
     success_before: float | None
     success_after: float | None
     judged_before: tuple[int, int] | None
-    """Test rollouts that were judged, and all; None where they were not played."""
+    """Numbers of judged test rollouts and of all; None if they were not played."""
     judged_after: tuple[int, int] | None
     failures: Mapping[str, int]
-    """Rollouts that failed in the end, by cause."""
+    """Number of failed rollouts by cause."""
     metrics: tuple[JSON, ...] = field(repr=False)
-    """The lines of metrics.jsonl."""
+    """Lines of metrics.jsonl."""
     details: JSON = field(repr=False)
-    """All of result.json."""
+    """Content of result.json."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What went wrong in training although it ended, with what to try."""
+        """Problems of the training, with remedies."""
         return tuple(self.details.get("warnings", ()))
 
     def __repr__(self) -> str:
@@ -71,7 +71,7 @@ class TrainingResult:
         return "\n".join([*lines, *(f"  Warning: {text}" for text in self.warnings)])
 
     def rewards(self) -> list[float]:
-        """The mean reward of each training step that was judged."""
+        """Return the mean reward of each training step with judged rollouts."""
         lines = (m for m in self.metrics if m.get("phase") == "rl")
         return [float(m["reward/mean"]) for m in lines if "reward/mean" in m]
 
@@ -80,8 +80,8 @@ R = TypeVar("R", bound=TrainingResult)
 
 
 def read_result(folder: RunFolder, details: JSON, kind: type[R], **own: Any) -> R:
-    """The result of a run from its folder and its `result.json`; `own` is what its kind says
-    itself."""
+    """Return the result of a run from its folder and its `result.json`; `own` are further fields of
+    the result class."""
     before = read_evaluation(details, "before_sampled") or StoredEvaluation()
     after = read_evaluation(details, "after_sampled") or StoredEvaluation()
     fields: JSON = {
@@ -106,44 +106,44 @@ def read_result(folder: RunFolder, details: JSON, kind: type[R], **own: Any) -> 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DevReport:
-    """What a few rollouts showed, before anything is trained; shown, it is a short table."""
+    """Summary of a few rollouts before training; its repr is a short table."""
 
     rollouts: tuple[Rollout, ...] = field(repr=False)
 
     @property
     def ok(self) -> bool:
-        """Whether every rollout earned a reward and some call of it could be trained."""
-        return all(r.last.failure is None and self._trained(r) for r in self.rollouts)
+        """True if every rollout earned a reward and has a call that can be trained."""
+        return all(r.last.failure is None and self._count_trained(r) for r in self.rollouts)
 
     @property
     def calls(self) -> int:
-        """Model calls of all rollouts."""
+        """Number of model calls of all rollouts."""
         return sum(len(r.last.calls) for r in self.rollouts)
 
     @property
     def agents(self) -> Mapping[str, int]:
-        """Calls by agent."""
+        """Number of calls by agent."""
         return Counter(c.agent for r in self.rollouts for c in r.last.calls)
 
     @property
     def tokens(self) -> int:
-        """Sampled tokens."""
+        """Number of sampled tokens."""
         return sum(len(c.sampled.token_ids) for r in self.rollouts for c in r.last.calls)
 
     @property
     def rewards(self) -> list[float | None]:
-        """The reward of each rollout, None for those that have none."""
+        """Reward of each rollout; None for a rollout without one."""
         return [None if r.reward is None else r.reward.value for r in self.rollouts]
 
     @property
     def failures(self) -> list[str]:
-        """What went wrong, one line for each rollout that failed."""
+        """One line per failed rollout with its cause."""
         pairs = ((r.id, r.last.failure) for r in self.rollouts)
         return [f"{id}: {f.cause.value}: {f.message}" for id, f in pairs if f is not None]
 
     def __repr__(self) -> str:
         lines = [
-            f"{r.task.id}: {self._called(r)}, "
+            f"{r.task.id}: {self._describe_calls(r)}, "
             f"reward {'none' if r.reward is None else format(r.reward.value, 'g')}"
             for r in self.rollouts
         ]
@@ -152,17 +152,17 @@ class DevReport:
         first = next((trace.rstrip() for trace in traces), None)
         return "\n".join([*lines, *self.failures, *([first] if first else [])])
 
-    def _called(self, rollout: Rollout) -> str:
+    def _describe_calls(self, rollout: Rollout) -> str:
         calls = rollout.last.calls
         if not calls:
             return "your agent never called llm.endpoint or llm.chat"
         who = ", ".join(dict.fromkeys(call.agent for call in calls))
         made = f"{len(calls)} call{'s' * (len(calls) > 1)} by {who}"
         rows = len(build_rows(calls))
-        tokens = self._trained(rollout)
+        tokens = self._count_trained(rollout)
         return f"{made}, {tokens} trained tokens in {rows} row{'s' * (rows > 1)}"
 
-    def _trained(self, rollout: Rollout) -> int:
+    def _count_trained(self, rollout: Rollout) -> int:
         names = {c.policy for c in rollout.last.calls if c.policy is not None}
         rows = (row for name in names for row in build_rows(rollout.last.calls, name))
         return sum(row.trained for row in rows)

@@ -1,7 +1,7 @@
-"""What a search reports to its observer: rollouts as they end, rounds as they close.
+"""Events of a prompt search: finished rollouts and rounds.
 
-A search decides nothing by it and works without it. `prompts/search.py` and
-`prompts/evaluator.py` call, a display or a report listens.
+A search works without an observer. `prompts/search.py` and `prompts/evaluator.py` report; displays
+and reports observe.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tutelage.statistics.outcome import too_many_lost
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """An amount of everything that is counted."""
+    """Amounts that a search spends."""
 
     rollouts: int = 0
     task_calls: int = 0
@@ -33,7 +33,7 @@ class Spend:
         return Spend(*(amount * times for amount in astuple(self)))
 
     def to_dict(self) -> dict[str, int | float]:
-        """As JSON."""
+        """Return the amounts as JSON data."""
         return asdict(self)
 
 
@@ -42,8 +42,8 @@ COUNTED = tuple(f.name for f in fields(Spend))
 
 @dataclass(frozen=True, slots=True)
 class CandidateSummary:
-    """One candidate of a round. Wins, losses and ties are against its first parent, on the
-    validation tasks that both have played."""
+    """Candidate of a round. Wins, losses and ties are against its first parent, on the validation
+    tasks that both have played."""
 
     id: str
     operation: str
@@ -59,47 +59,48 @@ class CandidateSummary:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round: the prompt it began with and what that earned, then what was tried."""
+    """Round of a search: its initial prompt with rewards, then the candidates."""
 
     number: int
-    """From 1."""
+    """Number of the round, from 1."""
     components: Mapping[str, str]
     split: str
     rewards: tuple[float, ...]
-    """Of the rollouts that were judged."""
+    """Rewards of the judged rollouts."""
     standings: Sequence[CandidateSummary]
     leader: str
-    """The best candidate at its end."""
+    """Id of the best candidate at the end of the round."""
     best: Mapping[str, str]
-    """Its components."""
+    """Components of the best candidate."""
     spent: Spend
     lost: int = 0
-    """Rollouts of the prompt that it began with which infrastructure lost: no evidence."""
+    """Rollouts of the initial prompt that were lost to infrastructure."""
     samples: int = 1
-    """Rollouts of each task."""
+    """Rollouts per task."""
     available: int = 0
-    """Tasks of the split, of which a round may play some."""
+    """Number of tasks in the split, of which a round may play some."""
 
     @property
     def rollouts(self) -> int:
-        """How many the prompt that it began with was played on."""
+        """Number of rollouts of the initial prompt."""
         return len(self.rewards) + self.lost
 
     @property
     def tasks(self) -> str:
-        """How many tasks those rollouts are of, as `6`, or `6 of 20` of a larger split."""
+        """Number of tasks of those rollouts, as `6`, or `6 of 20` for a larger split."""
         tasks = self.rollouts // self.samples
         return f"{tasks} of {self.available}" if tasks < self.available else str(tasks)
 
     @property
     def average(self) -> float | None:
-        """The mean reward; None if there is none."""
+        """Mean reward; None if there is none."""
         if too_many_lost(len(self.rewards), self.rollouts):
             return None
         return sum(self.rewards) / len(self.rewards)
 
     def metrics(self) -> dict[str, float]:
-        """The mean reward, and of how many of how many rollouts; empty where none was played."""
+        """Return the mean reward with the counts of rollouts and judged ones; empty without
+        rollouts."""
         if not self.rollouts:
             return {}
         fields = {} if self.average is None else {"reward/mean": self.average}
@@ -107,11 +108,11 @@ class Round:
 
 
 class Observer:
-    """Receives the events of a search, and drops them: override what you need. Every method returns
-    at once."""
+    """Receiver of a search's events, which ignores all; override what you need. Every method
+    returns at once."""
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
-        """`done` of `total` rollouts of a batch have ended; `spent` is what came before it."""
+        """Receive the number of finished rollouts of a batch; `spent` is the cost before it."""
 
     def round(self, found: Round) -> None:
-        """A round has ended."""
+        """Receive a finished round."""

@@ -1,11 +1,10 @@
-"""Being asked to end: Ctrl-C, SIGTERM and SIGHUP, which all save what there is and then end.
+"""Interruptions: Ctrl-C, SIGTERM and SIGHUP, at which a process saves its state and ends.
 
-Each becomes a `KeyboardInterrupt`, so that whatever saves at Ctrl-C saves at the others too;
-`StopRequested` is the one that knows its signal, and with it the exit code that shells report: 130,
-143,
-129. A SIGHUP that is ignored (`nohup`) stays ignored. `StopSignal` lets a job finish its
-step first; `cli/failures.py` turns the exception into words and the code. `end_processes` ends what
-agents left running.
+Each signal is raised as a `KeyboardInterrupt`, so that code that saves at Ctrl-C saves at the
+others too; `StopRequested` has the signal and the exit code that shells report: 130, 143, 129. An
+ignored SIGHUP (`nohup`) stays ignored. `StopSignal` lets a job finish its step first;
+`cli/failures.py` converts the exception into a message and an exit code. `end_processes` ends
+processes that agents left running.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from typing import Any
 Handler = Callable[[int, FrameType | None], Any]
 
 HANGUP: int | None = getattr(signal, "SIGHUP", None)
-"""When a terminal goes away; None on a system that has no such signal."""
+"""Signal of a closed terminal; None on a system without it."""
 ENDING: tuple[int, ...] = (signal.SIGTERM,) if HANGUP is None else (signal.SIGTERM, HANGUP)
-"""The signals that ask to end beside Ctrl-C, which Python handles by itself."""
+"""Signals that end the process besides Ctrl-C, which Python handles itself."""
 
 _reason: dict[int, str] = {}
-"""Why this process sent itself a signal, by its number."""
+"""Reason why this process sent itself a signal, by its number."""
 
 
 class StopRequested(KeyboardInterrupt):
-    """A signal asked this process to end."""
+    """Interruption of this process by a signal."""
 
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(number)
         self.number = int(number)
         self.reason = _reason.pop(self.number, "")
-        """A sentence on why this process asked itself; empty where it did not."""
+        """Sentence on why this process interrupted itself; empty if it did not."""
 
     def __str__(self) -> str:
         stopped = f"stopped by {signal.Signals(self.number).name}"
@@ -48,23 +47,23 @@ class StopRequested(KeyboardInterrupt):
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code after an interruption, as shells report it."""
+    """Return the exit code after an interruption, as in shells."""
     return 128 + (error.number if isinstance(error, StopRequested) else signal.SIGINT)
 
 
 def ask_to_end(reason: str) -> None:
-    """Have the main thread end as at SIGTERM, for a reason that the interruption then tells. Any
-    thread may ask. Nothing happens where the program has no handler for it, which would kill."""
+    """Interrupt the main thread as SIGTERM does, with a reason for the message. Any thread may call
+    this. Without a handler of SIGTERM, which would kill the process, nothing happens."""
     if callable(signal.getsignal(signal.SIGTERM)):
         _reason[signal.SIGTERM] = reason
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
-def _hear(number: int, handler: Handler) -> Any:
-    """Give a signal to `handler`; returns what had it before, None where it stays as it is.
+def _set_handler(number: int, handler: Handler) -> Any:
+    """Install `handler` for a signal; return the previous handler, or None if it is not installed.
 
-    That is so outside of the main thread, where Python allows no change, and for a SIGHUP that is
-    ignored.
+    It is not installed outside of the main thread, where Python allows no change, nor for an
+    ignored SIGHUP.
     """
     if threading.current_thread() is not threading.main_thread():
         return None
@@ -85,9 +84,10 @@ def _hear(number: int, handler: Handler) -> Any:
 
 
 @contextlib.contextmanager
-def _handled(numbers: Collection[int], handler: Handler) -> Generator[Collection[int]]:
-    """Give these signals to `handler` as far as `_hear` can, and back at the end; yields which."""
-    before = {number: _hear(number, handler) for number in numbers}
+def _handle(numbers: Collection[int], handler: Handler) -> Generator[Collection[int]]:
+    """Install `handler` for signals inside the block; yield the signals for which it was
+    installed."""
+    before = {number: _set_handler(number, handler) for number in numbers}
     heard = {number: old for number, old in before.items() if old is not None}
     try:
         yield heard
@@ -97,14 +97,13 @@ def _handled(numbers: Collection[int], handler: Handler) -> Generator[Collection
 
 
 def handle_signals() -> None:
-    """For the rest of this process, SIGTERM and SIGHUP raise `StopRequested` as Ctrl-C does."""
+    """Raise `StopRequested` at SIGTERM and SIGHUP for the rest of this process, as at Ctrl-C."""
     for number in ENDING:
-        _hear(number, _stop)
+        _set_handler(number, _raise_stop)
 
 
 def end_processes(roots: Collection[int], number: int) -> None:
-    """Send a signal to processes and to all their descendants that `/proc` lists, but never to this
-    process itself."""
+    """Send a signal to processes and to all their descendants in `/proc`, except this process."""
     parents: dict[int, int] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended meanwhile
@@ -119,14 +118,14 @@ def end_processes(roots: Collection[int], number: int) -> None:
 
 @contextlib.contextmanager
 def graceful_exit() -> Generator[None]:
-    """Let what runs inside save before SIGTERM or SIGHUP end this process as they would have.
+    """Let the block save its state before SIGTERM or SIGHUP end this process.
 
-    For code that others call: a signal that the program handles itself stays the program's.
+    For code that others call: signals that the program handles itself are left alone.
     """
     numbers = [n for n in ENDING if signal.getsignal(n) is signal.SIG_DFL]
     heard: Collection[int] = ()
     try:
-        with _handled(numbers, _stop) as heard:
+        with _handle(numbers, _raise_stop) as heard:
             yield
     except StopRequested as stopped:
         if stopped.number in heard:
@@ -136,21 +135,20 @@ def graceful_exit() -> Generator[None]:
 
 @contextlib.contextmanager
 def deferred_signals() -> Generator[None]:
-    """Let what runs inside end before a signal that asks to end is handled.
+    """Delay interruptions until the block ends.
 
-    For short work that must not be cut in its middle, such as the opening and closing of a
-    database. Where it raises, that ends the process anyhow.
+    For short work that must not be interrupted, such as opening and closing a database.
     """
     asked: list[int] = []
-    with _handled((signal.SIGINT, *ENDING), lambda number, _: asked.append(number)):
+    with _handle((signal.SIGINT, *ENDING), lambda number, _: asked.append(number)):
         yield
     if asked:
         signal.raise_signal(asked[0])
 
 
 def _leave_lost_terminal() -> None:
-    """Send what is still said nowhere once the terminal is gone: writing to it would fail, in the
-    middle of saving."""
+    """Redirect output to the null device after the terminal is closed, since writing would fail
+    while state is saved."""
     with contextlib.suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for fd in (1, 2):
@@ -160,30 +158,30 @@ def _leave_lost_terminal() -> None:
         os.close(nowhere)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _raise_stop(number: int, frame: FrameType | None) -> None:
     raise StopRequested(number)
 
 
 class Clock:
-    """Seconds that a run has worked, over all its processes."""
+    """Seconds of work on a run, over all its processes."""
 
     def __init__(self, before: float = 0.0) -> None:
         self._before, self._start = before, time.perf_counter()
 
     def elapsed(self) -> float:
-        """Seconds until now."""
+        """Return the seconds until now."""
         return self._before + time.perf_counter() - self._start
 
 
 class StopSignal:
-    """The first Ctrl-C, SIGTERM or SIGHUP asks the job to stop after its step; the second one
-    insists. One that was not entered is never asked."""
+    """Stop request by a first Ctrl-C, SIGTERM or SIGHUP: the job ends after its step; a second
+    signal interrupts it. It has no effect before it is entered."""
 
     def __init__(self, on_ask: Callable[[], None]) -> None:
         self.asked = False
         self._on_ask = on_ask
         self._number = int(signal.SIGINT)
-        self._handled = _handled((signal.SIGINT, *ENDING), self._handle)
+        self._handled = _handle((signal.SIGINT, *ENDING), self._handle)
 
     def __enter__(self) -> StopSignal:
         self._handled.__enter__()
@@ -193,7 +191,7 @@ class StopSignal:
         self._handled.__exit__(None, None, None)
 
     def stopped(self) -> StopRequested:
-        """The interruption that was asked for."""
+        """Return the interruption to raise."""
         return StopRequested(self._number)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

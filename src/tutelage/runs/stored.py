@@ -1,7 +1,7 @@
-"""From a run folder to its store, local or a database that several runs share.
+"""Store of a run: its own file, or a database that several runs share.
 
-A shared database knows a run by the name of its folder. Two that begin at the same time would play
-into one record, so a new run claims its name before it writes anything.
+A shared database identifies a run by the name of its folder. Two runs that begin at the same time
+would write to one record, so a new run claims its name before it writes anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
-    """The store of a run, and the run's id in it. Raises `RunError` when there is no store yet."""
+    """Yield the store of a run, and the run's id in it. Raises `RunError` if there is no store
+    yet."""
     from tutelage.store import open_store
 
     address = folder.store_address()
@@ -34,18 +35,21 @@ def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
             f"{resume_hint(folder.path)}"
         )
     with open_store(address, create=False) as store:
-        yield store, id_in(store, folder, own=address == folder.store)
+        yield store, find_run_id(store, folder, own=address == folder.store)
 
 
-def id_in(store: Store, folder: RunFolder, *, own: bool) -> str:
-    """The id of a folder's run in its store: the name that the folder had as the run began. With a
-    store of its `own` that is known where it was renamed or copied since."""
+def find_run_id(store: Store, folder: RunFolder, *, own: bool) -> str:
+    """Return the id of a folder's run in its store: the name that the folder had when the run
+    began.
+
+    With a store of its `own`, the id is known even if the folder was renamed or copied.
+    """
     ids = [run.id for run in store.runs()] if own else []
     return ids[0] if len(ids) == 1 else folder.name
 
 
 def stored_row(head: RunHeader, folder: RunFolder, config: JSON) -> dict[str, Any]:
-    """A run that begins, or goes on, as the store has it."""
+    """Return the row of a run in the store, when it begins or resumes."""
     return {
         "name": head.title or folder.name,
         "recipe": head.recipe,
@@ -58,8 +62,8 @@ def stored_row(head: RunHeader, folder: RunFolder, config: JSON) -> dict[str, An
 
 
 def claim_name(head: RunHeader, folder: RunFolder) -> None:
-    """Have a new run's name in a shared database before another one has it. Raises `StoreError` for
-    a database that cannot be opened, or has a run of that name."""
+    """Claim the name of a new run in a shared database. Raises `StoreError` for a database that
+    cannot be opened, or has a run of that name."""
     from tutelage.store import open_store
 
     if head.store is not None:
@@ -69,8 +73,8 @@ def claim_name(head: RunHeader, folder: RunFolder) -> None:
 
 
 def check_owner(head: RunHeader, folder: RunFolder) -> None:
-    """Raise `RunError` where a shared database has no run of this name to continue, or has it for
-    another folder: a record would be cut in two, or be that of two."""
+    """Raise `RunError` if a shared database has no run of this name to resume, or has it for
+    another folder."""
     from tutelage.store import open_store
 
     if head.store is None:

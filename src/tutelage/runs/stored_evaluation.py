@@ -1,9 +1,9 @@
-"""Evaluations as result files hold them: written, read back, and put into words, in one place.
+"""Evaluations in result files: written, read back, and formatted.
 
 Under a name such as `after_sampled` a result has `success_after_sampled` and `reward_after_sampled`
-(null if there is none), each with its `..._interval`, and `judged_after_sampled`, which
-says how many of how many rollouts were judged, what was lost and what failed.
-`statistics/outcome.py` decides what there is to tell; everything that shows a run reads it here.
+(null if there is none), each with its `..._interval`, and `judged_after_sampled` with the counts of
+rollouts, judged ones, losses and failures. `statistics/outcome.py` computes them; everything that
+shows a run reads them here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tutelage.statistics.outcome import RewardKind, cause_words, too_many_lost
+from tutelage.statistics.outcome import RewardKind, format_cause, too_many_lost
 from tutelage.types import JSON
 
 Interval = tuple[float, float]
@@ -27,7 +27,7 @@ _COUNTS = ("rollouts", "judged", "lost", "failed", "reason", "no_calls")
 
 
 class StoredEvaluation(BaseModel):
-    """One evaluation of a result; what the result does not tell is None."""
+    """Evaluation in a result; missing parts are None."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, allow_inf_nan=False)
 
@@ -44,30 +44,30 @@ class StoredEvaluation(BaseModel):
 
     @property
     def counts(self) -> tuple[int, int] | None:
-        """Rollouts that were judged, and all; None where that is not known."""
+        """Numbers of judged rollouts and of all; None if unknown."""
         if self.rollouts is None or self.judged is None:
             return None
         return self.judged, self.rollouts
 
     @property
     def withheld(self) -> bool:
-        """Whether too many rollouts were lost to report a rate or a mean."""
+        """True if too many rollouts were lost to report a rate or a mean."""
         return self.counts is not None and too_many_lost(*self.counts)
 
     @property
     def uncalled(self) -> bool:
-        """Whether some of the rollouts that did not fail, but not all, made no model call."""
+        """True if some, but not all, of the rollouts that did not fail made no model call."""
         return 0 < (self.no_calls or 0) < (self.judged or 0) - sum(self.failed.values())
 
     @property
     def eventful(self) -> bool:
-        """Whether some rollouts were lost, failed or, unlike others, made no model call."""
+        """True if some rollouts were lost, failed or, unlike others, made no model call."""
         return bool(self.lost or self.failed) or self.uncalled
 
 
 def evaluation_keys(name: str, record: Mapping[str, Any] | None, kind: RewardKind) -> JSON:
-    """The keys of an evaluation in a result; `record` is `Evaluation.record()`, None where it was
-    not measured. `kind` is the whole run's."""
+    """Return the keys of an evaluation in a result; `record` is `Evaluation.record()`, None if it
+    was not measured. `kind` is that of the whole run."""
     if record is None:
         return {f"success_{name}": None}
     defined, families = kind.has_success, record.get("by_family")
@@ -82,7 +82,7 @@ def evaluation_keys(name: str, record: Mapping[str, Any] | None, kind: RewardKin
 
 
 def read_evaluation(result: Mapping[str, Any], name: str) -> StoredEvaluation | None:
-    """The evaluation of that name; None where the result has none. Missing parts raise nothing."""
+    """Return the evaluation of a name; None if the result has none. Missing parts raise nothing."""
     counts = result.get(f"judged_{name}")
     stored_evaluation = evaluation_of_record(
         {
@@ -97,48 +97,47 @@ def read_evaluation(result: Mapping[str, Any], name: str) -> StoredEvaluation | 
 
 
 def evaluation_of_record(record: Mapping[str, Any]) -> StoredEvaluation:
-    """What `Evaluation.record()` tells. Missing parts raise nothing; a damaged record tells
-    nothing."""
+    """Return the evaluation of an `Evaluation.record()`; empty for a damaged record."""
     with suppress(ValidationError):
         return StoredEvaluation.model_validate({k: v for k, v in record.items() if v is not None})
     return StoredEvaluation()
 
 
 def is_graded(result: Mapping[str, Any]) -> bool:
-    """Whether the run's headline is its mean reward."""
+    """Return True if the run's headline is its mean reward."""
     return result.get("graded") is True
 
 
 def control_estimator(result: Mapping[str, Any]) -> str | None:
-    """What the control trained with; None without one."""
+    """Return the estimator of the control run; None without one."""
     found = result.get("control_estimator")
     return found if isinstance(found, str) and found else None
 
 
 def judged_text(found: StoredEvaluation) -> str:
-    """`190 of 200 judged; 10 lost: 10 no reward (...)`; empty where counts are not known."""
+    """Return `190 of 200 judged; 10 lost: 10 no reward (...)`; empty if counts are unknown."""
     if found.rollouts is None or found.judged is None:
         return ""
     words = f"{found.judged} of {found.rollouts} judged"
     if found.lost:
         lost = found.rollouts - found.judged
         reason = f" ({found.reason})" if found.reason else ""
-        words += f"; {lost} lost: {_causes_words(found.lost)}{reason}"
+        words += f"; {lost} lost: {_format_causes(found.lost)}{reason}"
     if found.failed:
-        words += f"; failed, and counted so: {_causes_words(found.failed)}"
+        words += f"; failed, and counted so: {_format_causes(found.failed)}"
     if found.uncalled:
         words += f"; warning: {found.no_calls} made no model call and count as graded: "
         words += "give the agent's client llm.endpoint and llm.api_key"
     return words
 
 
-def _causes_words(causes: Mapping[str, int]) -> str:
+def _format_causes(causes: Mapping[str, int]) -> str:
     """`12 timeout, 1 agent error`."""
-    return ", ".join(f"{number} {cause_words(cause)}" for cause, number in causes.items())
+    return ", ".join(f"{number} {format_cause(cause)}" for cause, number in causes.items())
 
 
 def judged_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """How many rollouts were judged: once where all were, else of each evaluation."""
+    """Yield lines on how many rollouts were judged: one if all were, else one per evaluation."""
     stored_evaluations = {
         key: one for key in EVALUATIONS if (one := read_evaluation(result, key)) is not None
     }
@@ -164,19 +163,19 @@ KINDS = ("sampled", "greedy")
 NO_TOOLS = "no_tools_greedy"
 SIDES = ("before", "demonstrations", "after", "control")
 EVALUATIONS = (*(f"{side}_{kind}" for side in SIDES for kind in KINDS), NO_TOOLS)
-"""The evaluations of a training, as its result names them."""
+"""Names of the evaluations of a training in its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """What an evaluation is told in: how often it succeeded, or what it earned."""
+    """Quantity of an evaluation: success rate or mean reward."""
 
     name: str
     value: Callable[[StoredEvaluation], float | None]
     interval: Callable[[StoredEvaluation], Interval | None]
 
     def of(self, found: StoredEvaluation | None) -> float | None:
-        """The value, None if there is none."""
+        """Return the value; None if there is none."""
         return None if found is None or found.withheld else self.value(found)
 
     def has(self, found: StoredEvaluation | None) -> bool:
@@ -186,8 +185,8 @@ class Quantity:
     def cell(
         self, found: StoredEvaluation | None, words: Callable[[float], str], *, ends: bool = False
     ) -> str:
-        """The value in `words`, with `ends` and its interval; how many were judged where that is
-        all to tell."""
+        """Return the value formatted by `words`, with its interval if `ends` is True; the number of
+        judged rollouts if the value is withheld."""
         if found is not None and found.withheld:
             return f"{found.judged} of {found.rollouts} judged"
         value = self.of(found)
@@ -196,7 +195,7 @@ class Quantity:
         return "" if value is None else words(value) + message
 
     def ends(self, found: StoredEvaluation | None, words: Callable[[float], str]) -> str:
-        """The interval, `0.49 to 0.61`."""
+        """Return the interval as `0.49 to 0.61`."""
         ends = None if found is None or found.withheld else self.interval(found)
         return "" if ends is None else f"{words(ends[0])} to {words(ends[1])}"
 
@@ -206,7 +205,7 @@ REWARD = Quantity("mean reward", lambda m: m.reward, lambda m: m.reward_interval
 
 
 def quantities(graded: bool, has_success: bool = True) -> tuple[Quantity, ...]:
-    """What a run is told in, the headline first: a graded reward in its mean."""
+    """Return the quantities of a run, the headline first: the mean of a graded reward."""
     if not graded:
         return SUCCESS, REWARD
     return (REWARD, SUCCESS) if has_success else (REWARD,)

@@ -1,11 +1,11 @@
-"""Whose code a run folder names, and whether it may be run.
+"""Trust in the code that a run folder names.
 
 The configuration of a run can name code: tools, a reward or an agent in a file, a command that
-serves tools. A run folder may come from any user, so verbs that continue a run, ask it or evaluate
-it run such code only for a run that was begun on this machine by this user (`remember`), or with
-`--trust`. What is remembered is a fingerprint outside of the run folder, of the configuration and
-of the places of the files that it names: another configuration, or the same one elsewhere, is
-another run. The code itself may change, as your own does.
+serves tools. A run folder may come from any user, so verbs that resume, ask or evaluate a run
+execute its code only if the run was begun on this machine by this user (`record_trust`), or with
+`--trust`. What is remembered is a hash outside of the run folder, of the configuration and of the
+paths of the files that it names: another configuration, or the same one elsewhere, is another run.
+The code itself may change.
 """
 
 from __future__ import annotations
@@ -25,35 +25,36 @@ from tutelage.tools.registry import MCP_PREFIXES
 
 
 def _is_code(reference: str) -> bool:
-    """Whether a name means code that is not part of this package."""
+    """Return True if a name refers to code outside of this package."""
     return is_file_reference(reference) or reference.startswith(MCP_PREFIXES)
 
 
-def code_of(folder: RunFolder) -> list[str]:
-    """All code that the configuration of a run names."""
+def find_code(folder: RunFolder) -> list[str]:
+    """Return all code that the configuration of a run names."""
     try:
         told = json.loads(folder.config.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []  # whoever reads it next says what is wrong
     with suppress(OSError, ValueError):  # most runs train no agent of a file
         told = [told, json.loads(folder.agent.read_text(encoding="utf-8")).get("file")]
-    return sorted({text for text in _texts(told) if _is_code(text)})
+    return sorted({text for text in iter_texts(told) if _is_code(text)})
 
 
-def remember(folder: RunFolder) -> None:
-    """Note that a run was begun here. Where that cannot be written, `--trust` is needed later."""
-    if not code_of(folder):
+def record_trust(folder: RunFolder) -> None:
+    """Record that a run was begun here. If the record cannot be written, `--trust` is needed
+    later."""
+    if not find_code(folder):
         return
-    mark = _mark(folder)
+    mark = _trust_file(folder)
     with suppress(OSError):
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
 
 
 def check_trusted(folder: RunFolder, code: Sequence[str], *, trust: bool) -> None:
-    """Raise `ConfigError` when `code`, named by a run of another user, would be run."""
+    """Raise `ConfigError` if `code`, named by a run of another user, would be run."""
     named = [reference for reference in code if _is_code(reference)]
-    if trust or not named or _mark(folder).is_file():
+    if trust or not named or _trust_file(folder).is_file():
         return
     raise ConfigError(
         f"the run in {str(folder.path)!r} would run the code {', '.join(map(repr, named))}, but it "
@@ -63,24 +64,25 @@ def check_trusted(folder: RunFolder, code: Sequence[str], *, trust: bool) -> Non
 
 
 def state_folder() -> Path:
-    """Where what is known of the runs of this user lies, outside of the run folders."""
+    """Return the folder of this user's records of runs, outside of the run folders."""
     state = os.environ.get("XDG_STATE_HOME", "").strip()
     return (Path(state) if state else Path("~/.local/state").expanduser()) / "tutelage"
 
 
-def _mark(folder: RunFolder) -> Path:
-    places = [os.path.abspath(text.rpartition(":")[0] or text) for text in code_of(folder)]
+def _trust_file(folder: RunFolder) -> Path:
+    places = [os.path.abspath(text.rpartition(":")[0] or text) for text in find_code(folder)]
     data = json.dumps(places).encode() + b"\0" + folder.config.read_bytes()
     return state_folder() / "runs" / hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _texts(value: Any) -> Iterator[str]:
+def iter_texts(value: Any) -> Iterator[str]:
+    """Yield the texts in nested lists and dicts, in order."""
     stack: list[Any] = [value]
     while stack:
         here = stack.pop()
         if isinstance(here, str):
             yield here
         elif isinstance(here, dict):
-            stack += cast("dict[str, Any]", here).values()
+            stack += reversed(cast("dict[str, Any]", here).values())
         elif isinstance(here, list):
-            stack += cast("list[Any]", here)
+            stack += reversed(cast("list[Any]", here))

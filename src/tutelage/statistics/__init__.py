@@ -1,1 +1,1 @@
-"""Statistics without a run: rates and intervals, and what rollouts add up to."""
+"""Success rates, intervals and summaries of rollouts, independent of a run."""

@@ -1,10 +1,10 @@
-"""Intervals and comparisons: one owner of statistics for the whole package.
+"""Intervals and comparisons of success rates and rewards.
 
 Success rates get Wilson's interval, which is sound for few tasks and rates near 0 or 1; means get a
-t-interval, which a caller that knows the range of the values cuts; differences between two agents
-on the same tasks get a paired bootstrap over tasks. The unit is the task everywhere: several
-samples of one task are no independent evidence, so errors are clustered by task (Miller 2024,
-arXiv 2411.00640). Pure functions, NumPy only.
+t-interval, which a caller that knows the range of the values clips; differences between two agents
+on the same tasks get a paired bootstrap over tasks. The unit is the task: several samples of one
+task are not independent, so errors are clustered by task (Miller 2024, arXiv 2411.00640). Pure
+functions, NumPy only.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 
 Z95 = 1.959963984540054
 FEW = 50
-"""Below this number of tasks the sign test decides, where a bootstrap is too sure."""
+"""Number of tasks below which the sign test decides, since a bootstrap is too sure."""
 LEAST = 10
-"""Below this number of independent tasks `shown_interval` has none of a mean."""
+"""Number of independent tasks below which `shown_interval` is undefined."""
 LEVEL = 0.05
 
 
 def wilson(successes: float, total: float, z: float = Z95) -> tuple[float, float]:
-    """Wilson's 95 % interval of a rate (Wilson 1927). (0, 1) when there are no trials.
+    """Return Wilson's 95 % interval of a rate (Wilson 1927); (0, 1) without trials.
 
     Neither number has to be whole: `rate_interval` counts effective trials.
     """
@@ -39,10 +39,11 @@ def wilson(successes: float, total: float, z: float = Z95) -> tuple[float, float
 
 
 def _clustered_variance(values: Sequence[float], tasks: Sequence[str]) -> float | None:
-    """Variance of the mean of `values`, of which those of one task belong together.
+    """Return the variance of the mean of `values`, clustered by task; None for fewer than two
+    tasks.
 
     `m / (m - 1) / n^2 * sum over tasks (sum over its samples (x - mean))^2` with m tasks and n
-    samples; None for fewer than two tasks, which tell nothing of it.
+    samples.
     """
     mean, sums = sum(values) / max(1, len(values)), dict[str, float]()
     for value, task in zip(values, tasks, strict=True):
@@ -54,11 +55,10 @@ def _clustered_variance(values: Sequence[float], tasks: Sequence[str]) -> float 
 
 
 def rate_interval(wins: Sequence[bool], tasks: Sequence[str]) -> tuple[float, float]:
-    """95 % interval of a success rate; `tasks[i]` is the task of the i-th rollout.
+    """Return the 95 % interval of a success rate; `tasks[i]` is the task of the i-th rollout.
 
-    Wilson's on the effective number of rollouts: as many independent ones as would vary like the
-    mean over tasks does, no more than there are and no fewer than tasks. With one rollout of each
-    task that is Wilson's own.
+    Wilson's interval for the effective number of rollouts: the number of independent ones with the
+    same variance, at least the number of tasks and at most the number of rollouts.
     """
     total, count = len(wins), len({*tasks})
     if total == 0:
@@ -75,25 +75,25 @@ def rate_interval(wins: Sequence[bool], tasks: Sequence[str]) -> tuple[float, fl
 
 
 def mean_interval(values: Sequence[float], tasks: Sequence[str]) -> tuple[float, float] | None:
-    """95 % t-interval of a mean, clustered by task; None for fewer than two tasks."""
+    """Return the 95 % t-interval of a mean, clustered by task; None for fewer than two tasks."""
     variance = _clustered_variance(values, tasks)
     if variance is None:
         return None
     mean = sum(values) / len(values)
-    half = student(len({*tasks}) - 1) * sqrt(variance)
+    half = student_quantile(len({*tasks}) - 1) * sqrt(variance)
     return mean - half, mean + half
 
 
 def shown_interval(ends: tuple[float, float] | None, tasks: int) -> tuple[float, float]:
-    """An interval of a mean over independent tasks, two NaN where it says nothing: of fewer than
-    `LEAST` tasks, and of values that are all equal, whose width is 0."""
+    """Return an interval of a mean over independent tasks; two NaN for fewer than `LEAST` tasks,
+    and for equal values, whose interval has width 0."""
     if ends is None or tasks < LEAST or not has_interval(*ends):
         return nan, nan
     return ends
 
 
 def has_interval(low: float | None, high: float | None) -> bool:
-    """Whether these ends are an interval: neither None nor NaN, and apart by more than rounding."""
+    """Return True if both ends are numbers that differ by more than rounding."""
     return low is not None and high is not None and high - low > 1e-9 * max(abs(low), abs(high))
 
 
@@ -101,8 +101,8 @@ _STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2
 """Quantiles of Student's t at 97.5 % for 1 to 9 degrees of freedom."""
 
 
-def student(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t: from a table, from 10 degrees of freedom on by the
+def student_quantile(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t: from a table, from 10 degrees of freedom on by the
     Cornish-Fisher expansion, right to five digits."""
     if freedom <= len(_STUDENT):
         return _STUDENT[freedom - 1]
@@ -118,7 +118,8 @@ def student(freedom: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Mean of b - a over tasks, its 95 % interval, and on how many tasks which one was better."""
+    """Mean of b - a over tasks, its 95 % interval, and the number of tasks won, lost and tied by
+    b."""
 
     mean: float
     low: float
@@ -131,7 +132,8 @@ class Difference:
 def paired_bootstrap(
     a: Sequence[float], b: Sequence[float], rng: np.random.Generator, draws: int = 10_000
 ) -> Difference:
-    """Resample tasks with replacement; `a[i]` and `b[i]` belong to the same task."""
+    """Return the mean difference of b - a with a bootstrap interval over tasks; `a[i]` and `b[i]`
+    belong to the same task."""
     gaps = np.asarray(b, dtype=np.float64) - np.asarray(a, dtype=np.float64)
     picks = rng.integers(0, len(gaps), size=(draws, len(gaps)))
     low, high = np.quantile(gaps[picks].mean(axis=1), [0.025, 0.975])
@@ -146,9 +148,9 @@ def paired_bootstrap(
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Two-sided exact p-value of wins against losses at odds of 1:1; ties are left out.
+    """Return the two-sided exact p-value of wins against losses at odds of 1:1; ties are ignored.
 
-    Sound for the fewest tasks, where a bootstrap is too sure. 1 when there are only ties.
+    Sound for few tasks, where a bootstrap is too sure. 1 if there are only ties.
     """
     total = wins + losses
     tail = sum(comb(total, k) for k in range(min(wins, losses) + 1))
@@ -156,7 +158,7 @@ def sign_test(wins: int, losses: int) -> float:
 
 
 class Verdict(StrEnum):
-    """What a paired comparison says of the second of two agents."""
+    """Verdict of a paired comparison about the second of two agents."""
 
     IMPROVED = "improved"
     NO_EVIDENCE = "no evidence"
@@ -164,12 +166,12 @@ class Verdict(StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """0, 3, 4; 2 is a configuration error."""
+        """Return the exit code: 0, 3 or 4; 2 is a configuration error."""
         return {"improved": 0, "no evidence": 3, "regressed": 4}[self.value]
 
 
 def judge_difference(found: Difference) -> Verdict:
-    """The verdict on a difference: by its interval, for few tasks by the exact sign test."""
+    """Return the verdict on a difference: by its interval, for few tasks by the exact sign test."""
     if found.wins + found.losses + found.ties < FEW:
         sure = sign_test(found.wins, found.losses) < LEVEL
         up, down = found.wins > found.losses, found.wins < found.losses

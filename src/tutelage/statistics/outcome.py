@@ -1,17 +1,17 @@
-"""What rollouts add up to: the one owner of success rates and mean rewards.
+"""Success rates and mean rewards of rollouts.
 
 A rollout without a reward is *lost*: infrastructure failed, so it is no evidence. A *failed* one (a
-timeout, an agent that raised) counts with the reward of failures, and is named by its cause. Where
-more than `LOST` of the rollouts are lost, what is left may be a biased part, so there is no rate
-and no mean, only counts and the cause.
+timeout, an exception of the agent) counts with the failure reward, and is listed by its cause. If
+more than `LOST` of the rollouts are lost, the rest may be biased, so there is no rate and no mean,
+only counts and the cause.
 
-*Success* is what the environment says (`info["success"]`), else what the user says it is
-(`reward.success`), else the grader's own part `exact`, else a reward of 1 where every reward is 0
-or 1. A graded reward without any of them has no success. The headline of a graded reward is its
-mean. `RewardKind` keeps both one for a whole run, so that rows of one table are of one kind.
+*Success* is defined by the environment (`info["success"]`), else by the user (`reward.success`),
+else by the grader's part `exact`, else by a reward of 1 if every reward is 0 or 1. A graded reward
+without any of them has no success; its headline is the mean. `RewardKind` keeps the definition the
+same for a whole run, so that rows of a table are comparable.
 
-`runs/stored_evaluation.py` reads back what `Evaluation.record` wrote, and words it; `intervals.py`
-has the intervals.
+`runs/stored_evaluation.py` reads the output of `Evaluation.record`; `intervals.py` has the
+intervals.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ from tutelage.statistics.intervals import (
 from tutelage.types import EXACT, JSON, SUCCESS, FailureCause, Reward, Rollout
 
 LOST = 0.01
-"""Share of rollouts without a judgement above which no rate and no mean is told."""
+"""Share of rollouts without a reward above which there is no rate and no mean."""
 FULL = 1.0 - 1e-9
-"""From which on a reward counts as 1."""
+"""Minimum reward that counts as 1."""
 
 
-def cause_words(cause: str) -> str:
-    """A cause of failure as people read it; files and metrics have its value."""
+def format_cause(cause: str) -> str:
+    """Return a failure cause as text for people; files and metrics have its value."""
     words = {"reward_error": "no reward", "answer_error": "reward raised"}
     return words.get(cause, cause.replace("_", " "))
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """What counts as success: the reward, or a part of it, reaches a bound."""
+    """Definition of success: a minimum of the reward, or of one of its parts."""
 
     part: str | None
     least: float
 
     @staticmethod
     def of(text: str | None) -> Success | None:
-        """Read `right`, `>=0.5` or `right>=0.5`, as `reward.success` has it; None stays None."""
+        """Parse `right`, `>=0.5` or `right>=0.5`, as in `reward.success`; return None for None."""
         if text is None:
             return None
         part, least = read_success(text)
         return Success(part, FULL if least is None else least - 1e-9)
 
     def met(self, reward: Reward, where: str) -> bool:
-        """Whether a reward is a success. Raises `RewardError` where it has no such part."""
+        """Return True if a reward is a success. Raises `RewardError` if it has no such part."""
         if self.part is None:
             return reward.value >= self.least
         if self.part not in reward.parts:
@@ -74,20 +74,21 @@ class Success:
 
 @dataclass(frozen=True, slots=True)
 class RewardKind:
-    """What the rewards of a run are: decided once, for all of its numbers."""
+    """Kind of the rewards of a run, decided once for all of its numbers."""
 
     graded: bool = False
-    """Some reward was neither 0 nor 1."""
+    """True if a reward was neither 0 nor 1."""
     has_success: bool = True
-    """Every reward said whether its rollout succeeded."""
+    """True if every reward defined the success of its rollout."""
 
     def after(self, rollouts: Iterable[Rollout], rule: Success | None = None) -> RewardKind:
-        """The kind when these have been seen too. What failed earned no reward of the grader's."""
+        """Return the kind after these rollouts. Failed ones are ignored: no grader rewarded
+        them."""
         kind = self
         for rollout in rollouts:
             reward = rollout.reward
             if reward is not None and rollout.last.failure is None:
-                whole = _is_whole(reward.value)
+                whole = _is_binary(reward.value)
                 said = SUCCESS in (rollout.last.info or {})
                 known = rule is not None or said or EXACT in reward.parts or whole
                 kind = RewardKind(kind.graded or not whole, kind.has_success and known)
@@ -95,12 +96,12 @@ class RewardKind:
 
 
 UNSEEN = RewardKind()
-"""Of a run that has seen no reward yet."""
+"""Kind of a run without any reward yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutOutcome:
-    """What became of one rollout: its reward, None where it was lost, and why it failed."""
+    """Outcome of one rollout: its reward, None if it was lost, and its failure."""
 
     task: str
     reward: float | None
@@ -108,12 +109,12 @@ class RolloutOutcome:
     cause: str | None = None
     message: str = ""
     called: bool = True
-    """Whether a model was called."""
+    """True if a model was called."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomeSums:
-    """What judgements add up to; every rate is over the rollouts that were judged."""
+    """Counts and rates of rollouts; every rate is over the judged ones."""
 
     rollouts: int
     tasks: int
@@ -121,21 +122,21 @@ class OutcomeSums:
     lost: Mapping[str, int]
     """Rollouts without a reward, by cause."""
     failed: Mapping[str, int]
-    """Judged ones that failed and count with the reward of failures, by cause."""
+    """Judged rollouts that failed and count with the failure reward, by cause."""
     reason: str
-    """What the first of the lost ones said."""
+    """Message of the first lost rollout."""
     no_calls: int
-    """Judged ones that did not fail and made no model call."""
+    """Judged rollouts that did not fail and made no model call."""
     success: float | None
-    """None where success is not defined, or too many rollouts were lost."""
+    """Success rate; None if success is undefined, or too many rollouts were lost."""
     interval: tuple[float, float] | None
     """95 % interval of the success rate."""
     mean_reward: float | None
-    """None where too many rollouts were lost."""
+    """Mean reward; None if too many rollouts were lost."""
     reward_interval: tuple[float, float] | None
 
     def record(self) -> JSON:
-        """As JSON, for result files; `runs/stored_evaluation.py` reads it."""
+        """Return a JSON object for result files; `runs/stored_evaluation.py` reads it."""
         record: JSON = {entry.name: getattr(self, entry.name) for entry in fields(OutcomeSums)}
         record |= {name: dict(record[name]) for name in ("lost", "failed")}
         ends = {n: record[n] for n in ("interval", "reward_interval")}
@@ -144,34 +145,35 @@ class OutcomeSums:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Evaluation(OutcomeSums):
-    """What rollouts add up to; `str()` is a few lines."""
+    """Counts and rates of rollouts, with the rollouts; `str()` is a summary of a few lines."""
 
     played: Sequence[Rollout]
     kind: RewardKind
     solved: float
-    """The share that succeeded, or where success is not defined that earned at least 1. A cold
-    start is steered by it; it is shown to nobody."""
+    """Share of successes, or, if success is undefined, of rewards of at least 1; used only by the
+    cold start."""
     by_family: Mapping[str, Evaluation] = field(default_factory=dict[str, "Evaluation"])
     in_training: int | None = None
-    """How many of the tasks the policy was trained on; None where that is not known."""
+    """Number of tasks that the policy was trained on; None if unknown."""
     repeated: int = 0
-    """How many of the tasks repeat another one."""
+    """Number of duplicate tasks."""
     cost: Cost = field(default_factory=Cost)
-    """The cost of the model calls, where it was counted."""
+    """Cost of the model calls, if counted."""
 
     @property
     def ungraded(self) -> str:
-        """What the first rollout failed of, where the grader could judge none; empty elsewhere."""
+        """Return the first failure message if the grader could judge no rollout, else an empty
+        text."""
         if self.judged > self.failed.get(FailureCause.ANSWER_ERROR.value, 0):
             return ""
         return next((r.last.failure.message for r in self.played if r.last.failure), "no reward")
 
     def compare(self, other: Evaluation, seed: int = 0) -> Difference:
-        """The mean reward of `other` less this one's, paired by task, with its 95 % interval.
+        """Return the mean reward of `other` minus this one's, paired by task, with a 95 % interval.
 
-        Raises `DataError` where the two have no judged task in common.
+        Raises `DataError` if the two have no common judged task.
         """
-        first, second = _by_task(self.played), _by_task(other.played)
+        first, second = _mean_rewards_by_task(self.played), _mean_rewards_by_task(other.played)
         shared = [task for task in first if task in second]
         if not shared:
             raise DataError("the two evaluations have no common judged task")
@@ -193,12 +195,12 @@ class Evaluation(OutcomeSums):
 
 
 def too_many_lost(judged: int, rollouts: int) -> bool:
-    """Whether so few of the rollouts were judged that they tell no rate."""
+    """Return True if too few of the rollouts were judged for a rate."""
     return rollouts - judged > LOST * rollouts or judged == 0
 
 
-def succeeded(rollout: Rollout, rule: Success | None = None) -> bool:
-    """Whether a rollout succeeded: as its environment says, else by the rule, else by its part
+def is_success(rollout: Rollout, rule: Success | None = None) -> bool:
+    """Return True if a rollout succeeded: by its environment, else by the rule, else by its part
     `exact`, else by a reward of 1."""
     reward = rollout.reward
     said = (rollout.last.info or {}).get(SUCCESS)
@@ -216,8 +218,8 @@ def succeeded(rollout: Rollout, rule: Success | None = None) -> bool:
 def summarise(
     rollouts: Sequence[Rollout], rule: Success | None = None, kind: RewardKind | None = None
 ) -> Evaluation:
-    """Add rollouts up: all, those of each family, and those of tasks whose templates training has
-    seen or not. `kind` is the run's, where more than these decide it."""
+    """Return the evaluation of rollouts, with those of each family and of tasks with templates seen
+    or unseen in training. `kind` is the run's, if other rollouts decide it."""
     kind = kind or RewardKind().after(rollouts, rule)
     families: dict[str, list[Rollout]] = {}
     templates: dict[str, list[Rollout]] = {}
@@ -228,16 +230,17 @@ def summarise(
         if template in ("seen", "unseen"):
             templates.setdefault(f"{template} templates", []).append(rollout)
     groups = [*sorted(families.items()), *sorted(templates.items())]
-    by_family = {name: _add_up(some, rule, kind) for name, some in groups}
-    return _add_up(rollouts, rule, kind, by_family)
+    by_family = {name: _evaluate_rollouts(some, rule, kind) for name, some in groups}
+    return _evaluate_rollouts(rollouts, rule, kind, by_family)
 
 
-def _add_up(
+def _evaluate_rollouts(
     rollouts: Sequence[Rollout],
     rule: Success | None,
     kind: RewardKind,
     by_family: Mapping[str, Evaluation] | None = None,
 ) -> Evaluation:
+    """Return the evaluation of rollouts without families."""
     outcomes: list[RolloutOutcome] = []
     for rollout in rollouts:
         reward, failure, last = rollout.reward, rollout.last.failure, rollout.last
@@ -245,13 +248,13 @@ def _add_up(
             RolloutOutcome(
                 rollout.task.id,
                 reward and reward.value,
-                succeeded(rollout, rule),
+                is_success(rollout, rule),
                 failure and failure.cause.value,
                 failure.message if failure else "",
                 bool(last.calls) or last.stop != "answer",
             )
         )
-    sums, wins = add_up(outcomes, kind), [o.success for o in outcomes if o.reward is not None]
+    sums, wins = sum_outcomes(outcomes, kind), [o.success for o in outcomes if o.reward is not None]
     return Evaluation(
         **{entry.name: getattr(sums, entry.name) for entry in fields(sums)},
         played=rollouts,
@@ -261,8 +264,8 @@ def _add_up(
     )
 
 
-def add_up(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
-    """The sums of judgements, whatever made them."""
+def sum_outcomes(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
+    """Return counts and rates of rollout outcomes."""
     judged = [j for j in some if j.reward is not None]
     rewards, tasks = [j.reward or 0.0 for j in judged], [j.task for j in judged]
     wins = [j.success for j in judged]
@@ -285,10 +288,9 @@ def add_up(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
 
 
 def _reward_interval(rewards: Sequence[float], tasks: Sequence[str]) -> tuple[float, float] | None:
-    """95 % interval of a mean reward. Rewards that are all 0 or 1 are a proportion and get
-    Wilson's, others a t-interval, cut to 0..1 where every reward lies there: a t-interval of few
-    tasks is symmetric and leaves the range that the mean can have."""
-    if all(map(_is_whole, rewards)):
+    """Return the 95 % interval of a mean reward: Wilson's if all rewards are 0 or 1, else a
+    t-interval, clipped to 0..1 if every reward lies there."""
+    if all(map(_is_binary, rewards)):
         return rate_interval([reward > 0.5 for reward in rewards], tasks)
     ends = mean_interval(rewards, tasks)
     if ends is None or not all(0 <= reward <= 1 for reward in rewards):
@@ -296,8 +298,8 @@ def _reward_interval(rewards: Sequence[float], tasks: Sequence[str]) -> tuple[fl
     return max(0.0, ends[0]), min(1.0, ends[1])
 
 
-def _by_task(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """The mean reward of each task, of its rollouts that were judged."""
+def _mean_rewards_by_task(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Return the mean reward of each task over its judged rollouts."""
     mapping: dict[str, list[float]] = {}
     for rollout in rollouts:
         if rollout.reward is not None:
@@ -305,5 +307,6 @@ def _by_task(rollouts: Sequence[Rollout]) -> dict[str, float]:
     return {task: sum(values) / len(values) for task, values in mapping.items()}
 
 
-def _is_whole(value: float) -> bool:
+def _is_binary(value: float) -> bool:
+    """Return True if a reward is 0 or 1."""
     return abs(value) < 1e-9 or abs(value - 1) < 1e-9

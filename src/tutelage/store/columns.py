@@ -138,8 +138,6 @@ def _column_codec(type_hint: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
         return ExactText(), lambda value, _: type_hint(value).value, type_hint
     if get_origin(type_hint) is Literal:
         type_hint = str
-    if type_hint is bool:
-        raise TypeError("bool columns are not supported yet: define here how they are written")
     if type_hint in _PLAIN:
         return _PLAIN[type_hint]
     read = TypeAdapter[Any](type_hint).validate_python
@@ -156,15 +154,15 @@ def _strip_none(hint: Any) -> tuple[Any, bool]:
     return kinds[0], True
 
 
-def _unchanged(value: Any, where: str = "") -> Any:
+def _keep_value(value: Any, where: str = "") -> Any:
     return value
 
 
 _PLAIN: Mapping[Any, tuple[TypeEngine[Any], Encode, Decode]] = {
-    str: (ExactText(), _unchanged, _unchanged),
-    int: (BigInteger(), _unchanged, _unchanged),
-    float: (Double(), finite, _unchanged),
-    bytes: (LargeBinary(), _unchanged, _unchanged),
+    str: (ExactText(), _keep_value, _keep_value),
+    int: (BigInteger(), _keep_value, _keep_value),
+    float: (Double(), finite, _keep_value),
+    bytes: (LargeBinary(), _keep_value, _keep_value),
     tuple[int, ...]: (LargeBinary(), partial(pack, "i"), partial(unpack, "i")),
     tuple[float, ...]: (LargeBinary(), partial(pack, "d"), partial(unpack, "d")),
 }

@@ -82,7 +82,7 @@ class _IngestBatch:
         key = tuple((t.name, t.description, id(t.parameters)) for t in tools)
         if key not in self._digests:
             text = dump_json(tools, f"tools of {where}")
-            digest = _digest([{"tools": text}])
+            digest = _hash_rows([{"tools": text}])
             self._digests[key] = (digest, tools)
             self.toolsets[digest] = {"digest": digest, "tools": text}
         return self._digests[key][0]
@@ -109,7 +109,7 @@ def encode(
             raise StoreError(f"rollout {rollout.id!r} has no attempts: add a pending attempt")
         where = f"rollout {rollout.id!r}"
         task = schema.TASK.encode(rollout.task, f"task {rollout.task.id!r} of {where}")
-        digest = _digest([task])
+        digest = _hash_rows([task])
         keys: Row = {"run_id": rollout.run_id, "rollout_id": rollout.id}
         encoded = _RolloutRows(
             head=schema.ROLLOUT.encode(rollout, where) | {"task": digest},
@@ -161,12 +161,12 @@ def _encode_attempt(
         name: [key_values | {"position": i} | r for i, r in enumerate(rows)]
         for name, rows in parts.items()
     }
-    digest = _digest(compared)
+    digest = _hash_rows(compared)
     attempt_row = keys | {"position": position, "late": 0, "digest": digest} | row
     return _AttemptRows(attempt_row, part_rows, (RolloutStatus(attempt.status), digest))
 
 
-def _digest(rows: Sequence[Row]) -> str:
+def _hash_rows(rows: Sequence[Row]) -> str:
     """Hash table rows unambiguously, including the length of each value."""
     state = hashlib.blake2b(digest_size=16)
     for row in rows:

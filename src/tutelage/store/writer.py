@@ -44,8 +44,6 @@ class StoreWriter:
         max_batch: int = 256,
         also: Listener | None = None,
     ) -> None:
-        if max_pending < 1 or max_batch < 1:
-            raise ValueError(f"sizes must be positive: {max_pending=!r}, {max_batch=!r}")
         self._store, self._also = store, also
         self._max_pending = max_pending
         self._max_batch = max_batch

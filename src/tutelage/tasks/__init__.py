@@ -1,11 +1,9 @@
-"""Tasks: where the questions of a run come from.
+"""Tasks: the questions of a run.
 
-`Dataset` (`dataset.py`) is a checked sequence of tasks, `readers.py` turns files into rows with
-their line numbers, and `arithmetic.py` generates the problems of the embedded job. Everything that
-could be wrong with a row is found here, before a model is loaded. What acts on tasks is elsewhere:
-`tutelage.tools` and `tutelage.rewards`.
+`Dataset` (`dataset.py`) is a validated sequence of tasks, `readers.py` reads files to rows with
+line numbers, and `arithmetic.py` generates the problems of the embedded job. Every invalid row is
+refused here, before a model is loaded. Tools and rewards are in `tutelage.tools` and
+`tutelage.rewards`.
 """
 
-from tutelage.tasks.dataset import Dataset
-
-__all__ = ["Dataset"]
+from tutelage.tasks.dataset import Dataset as Dataset

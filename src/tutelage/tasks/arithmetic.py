@@ -1,11 +1,11 @@
 """The tasks of the embedded job: arithmetic, sums of 1..n, and priced shopping, with gold calls.
 
 They are generated, so that a first training run needs no download, and they need tools, so that it
-trains an agent and not a text model. A *problem* is what is asked (operands, n, item and
-quantity); its *wording* is one of several templates. Problems are divided into train, val and test
-by a hash of the problem alone: a held-out problem cannot come back in training under another
-wording, another level or another seed. `demonstrations` turns a task into messages for the
-supervised cold start. The tools named here are built in `tutelage.tools.builtin`.
+trains an agent. A *problem* is the content of a question (operands, n, item and quantity); its
+*wording* is one of several templates. Problems are divided into train, val and test by a hash of
+the problem alone: a held-out problem cannot occur in training with another wording, level or seed.
+`demonstrations` converts a task to messages for the supervised cold start. The tools are in
+`tutelage.tools.builtin`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Split = Literal["train", "val", "test"]
 Family = Literal["arithmetic", "sum", "shopping"]
 
 EMBEDDED_REWARD = "math"
-"""The reward that grades these tasks, by name."""
+"""Name of the reward that grades these tasks."""
 PROMPTED_REWARD = "numeric_partial_credit"
-"""The reward that grades those of them that an agent plays by its prompt, by name."""
+"""Name of the reward in prompt searches on these tasks."""
 
 FAMILY_WEIGHTS: Mapping[Family, float] = {"arithmetic": 0.5, "sum": 0.25, "shopping": 0.25}
-"""The share of each family in what `make_tasks` draws."""
+"""The share of each family in the tasks of `make_tasks`."""
 
 
 SHORT_ITEMS = {"pen": 7, "cup": 12, "hat": 25, "bag": 38, "map": 9, "key": 4, "box": 16, "jar": 21}
@@ -45,7 +45,7 @@ _PLURALS = {"box": "boxes", "wool scarf": "wool scarves"}
 
 
 def plural(item: str) -> str:
-    """The word for several of an item."""
+    """Return the plural of an item."""
     return _PLURALS.get(item, f"{item}s")
 
 
@@ -59,7 +59,8 @@ _FRESH_TRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is asked, without its wording. `key` identifies it, `words` fill the templates."""
+    """The content of a question without its wording. `key` identifies it, `words` fill the
+    templates."""
 
     family: Family
     key: str
@@ -69,7 +70,7 @@ class Problem:
 
 
 def split_of(key: str) -> Split:
-    """The split that a problem belongs to: a hash of its key, free of seed, level and wording.
+    """Return the split of a problem: a hash of its key, independent of seed, level and wording.
 
     Of 100 problems 80 are for training, and 10 each for validation and test.
     """
@@ -78,7 +79,7 @@ def split_of(key: str) -> Split:
 
 
 def arithmetic_problem(operands: Sequence[int], operators: Sequence[str]) -> Problem:
-    """`17 * 23 + 5` from `[17, 23, 5]` and `["*", "+"]`; operators are + - and *."""
+    """Return `17 * 23 + 5` for `[17, 23, 5]` and `["*", "+"]`; operators are + - and *."""
     pieces = [str(operands[0])]
     for operator, operand in zip(operators, operands[1:], strict=True):
         pieces += [operator, str(operand)]
@@ -96,12 +97,12 @@ def arithmetic_problem(operands: Sequence[int], operators: Sequence[str]) -> Pro
 
 
 def sum_problem(n: int) -> Problem:
-    """The sum of the integers 1..n."""
+    """Return the problem of the sum of the integers 1..n."""
     return Problem("sum", f"sum:{n}", n * (n + 1) // 2, (("sum_1_to_n", {"n": n}),), {"n": str(n)})
 
 
 def _shopping_problem(item: str, count: int) -> Problem:
-    """The price of `count` pieces of `item`: a look-up, then a product."""
+    """Return the problem of the price of `count` pieces of `item`: a look-up, then a product."""
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
         ("lookup", {"item": item}),
         ("calculator", {"expression": f"{count}*{PRICES[item]}"}),
@@ -113,10 +114,10 @@ def _shopping_problem(item: str, count: int) -> Problem:
 def make_tasks(level: str, split: str, n: int, seed: int) -> list[Task]:
     """Draw `n` tasks of a level (`default`, `hard`) and split (`train`, `val`, `test`).
 
-    Fields: `question`, `answer` (a string), `family`, and `calls`, the gold tool calls as
-    `{"name", "arguments"}`. The same arguments give the same list, and a shorter list is the
-    beginning of a longer one. Questions do not repeat until a family has few left; a repeat gets
-    an id of its own. Raises `ConfigError` for an unknown level or split.
+    Fields: `question`, `answer` (a string), `family`, and `calls`, the gold tool calls as `{"name",
+    "arguments"}`. The same arguments give the same list, and a smaller `n` gives a prefix of it.
+    Questions do not repeat until a family has few left; a repeated question gets another id. Raises
+    `ConfigError` for an unknown level or split.
     """
     if level not in get_args(Level):
         raise ConfigError(f"unknown level {level!r}; choose one of {', '.join(get_args(Level))}")
@@ -130,11 +131,11 @@ def make_tasks(level: str, split: str, n: int, seed: int) -> list[Task]:
 
 
 def demonstrations(task: Task, guess: bool, rng: random.Random) -> list[Message]:
-    """What an agent writes for `task`, for supervised training; the question is not included.
+    """Return an agent's messages for `task`, for supervised training, without the question.
 
-    A good demonstration makes the gold calls, sees their true results and answers with the plain
-    number. A guess answers at once with a number of the right length and sign: what logs of an
-    agent that ignores its tools look like.
+    A correct demonstration makes the gold calls, receives their true results and answers with the
+    number. A guess answers at once with a number of the right length and sign, as an agent that
+    ignores its tools.
     """
     answer = str(task.fields["answer"])
     if guess:
@@ -156,6 +157,7 @@ def demonstrations(task: Task, guess: bool, rng: random.Random) -> list[Message]
 
 
 def _draw_task(level: str, split: str, rng: random.Random, seen: dict[str, int]) -> Task:
+    """Draw a task, preferably with a question that is not in `seen`."""
     family = rng.choices(list(FAMILY_WEIGHTS), list(FAMILY_WEIGHTS.values()))[0]
     problem, question = _draw_question(level, split, family, rng)
     for _ in range(_FRESH_TRIES):
@@ -177,7 +179,7 @@ def _draw_task(level: str, split: str, rng: random.Random, seen: dict[str, int])
 def _draw_question(
     level: str, split: str, family: Family, rng: random.Random
 ) -> tuple[Problem, str]:
-    """A problem of the split, by rejection, and one wording of it."""
+    """Draw a problem of the split, by rejection, and one wording of it."""
     problem = _draw_problem(level, family, rng)
     while split_of(problem.key) != split:
         problem = _draw_problem(level, family, rng)
@@ -185,6 +187,7 @@ def _draw_question(
 
 
 def _draw_problem(level: str, family: Family, rng: random.Random) -> Problem:
+    """Draw a problem of a family."""
     hard = level == "hard"
     if family == "sum":
         return sum_problem(rng.randint(2 if hard else 10, 999))
@@ -197,7 +200,7 @@ def _draw_problem(level: str, family: Family, rng: random.Random) -> Problem:
 
 
 def _evaluate(operands: Sequence[int], operators: Sequence[str]) -> int:
-    """The value with the usual precedence, as a sum of signed products."""
+    """Return the value with the usual precedence, as a sum of signed products."""
     total, product = 0, operands[0]
     for operator, operand in zip(operators, operands[1:], strict=True):
         if operator == "*":

@@ -1,9 +1,9 @@
-"""Dataset: a checked, immutable sequence of tasks.
+"""Dataset: a validated, immutable sequence of tasks.
 
-A row is refused when it is read, with its file, line and field, because the same mistake found
-inside a rollout costs a model load and reads like a failure of the agent. Only JSON values are
-accepted, so that a task can be stored, hashed and sent to another process as it is. How files
-become rows is `readers.py`; what a task is to the rest of the code is `Task` in `types.py`.
+An invalid row is refused when it is read, with file, line and field, since the same error inside a
+rollout costs a model load and looks like a failure of the agent. Only JSON values are accepted, so
+that a task can be stored, hashed and sent to another process. `readers.py` reads files to rows;
+`Task` is in `types.py`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Any, Generic, Self, TypeVar, cast, overload
 from tutelage.errors import DataError, counted
 from tutelage.seeds import SeedTree
 from tutelage.tasks.messages import check_order, read_messages
-from tutelage.tasks.overlap import content, distinct
-from tutelage.tasks.readers import RawRow, check_characters, read_rows, short
+from tutelage.tasks.overlap import group_equal, hash_task
+from tutelage.tasks.readers import RawRow, check_characters, read_rows, short_repr
 from tutelage.types import INPUT_FIELDS, Task
 
 RowT = TypeVar("RowT", bound=Mapping[str, Any])
 
 
 def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
-    """Check one raw row and make it a task. Raises `DataError` with the place and the field."""
+    """Return the task of one raw row. Raises `DataError` with the place and the field."""
     if not isinstance(row.value, Mapping):
         raise DataError(
             f"{row.place}: a row must be an object of named fields, not "
-            f"{type(row.value).__name__} {short(row.value)}"
+            f"{type(row.value).__name__} {short_repr(row.value)}"
         )
     fields: dict[str, Any] = {}
     for key, value in cast("Mapping[Any, Any]", row.value).items():
@@ -43,8 +43,8 @@ def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
             fields[key] = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
             raise DataError(
-                f"{row.place}: field {key!r} is {short(value)}, which JSON cannot hold ({error}); "
-                "use strings, finite numbers, booleans, null, lists and objects"
+                f"{row.place}: field {key!r} is {short_repr(value)}, which JSON cannot hold "
+                f"({error}); use strings, finite numbers, booleans, null, lists and objects"
             ) from error
     if input_required:
         _check_input(row.place, fields)
@@ -64,8 +64,8 @@ class Dataset(Sequence[Task], Generic[RowT]):
     """Tasks in order, with unique ids. `Dataset(rows)`, `Dataset.load(path)`, slices, `split`.
 
     Rows are mappings or `Task`s. A field `id` (string or integer) is the task's id; without it the
-    id is a hash of the content, so the same row has the same id in every run. A row may occur
-    again: the second has the id of the first with `-2` behind it, and so on.
+    id is a hash of the content, so the same row has the same id in every run. A repeated row gets
+    the id of the first one with the suffix `-2`, and so on.
     """
 
     def __init__(
@@ -75,11 +75,10 @@ class Dataset(Sequence[Task], Generic[RowT]):
         name: str = "dataset",
         input_required: bool = True,
     ) -> None:
-        """Raises `DataError` for a bad row (named by its index), different rows of the same id, or
-        no rows.
+        """Raises `DataError` for an invalid row (named by its index), different rows of the same
+        id, or no rows.
 
-        An agent of your own may read any field: then `input_required=False` takes rows without a
-        question.
+        A custom agent may read any field: `input_required=False` accepts rows without a question.
         """
         tasks: list[tuple[str, Task]] = []
         for i, row in enumerate(rows):
@@ -92,7 +91,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
             tasks.append((row.place or place, row))
         if not tasks:
             raise DataError(f"{name} has no rows; a run needs at least one task")
-        self._tasks = _unique(tasks)
+        self._tasks = _assign_unique_ids(tasks)
         self.name = name
 
     @classmethod
@@ -101,16 +100,17 @@ class Dataset(Sequence[Task], Generic[RowT]):
         rows = [
             (row.place, _make_task(row, input_required=input_required)) for row in read_rows(path)
         ]
-        return cls._of(_unique(rows), str(path))
+        return cls._from_tasks(_assign_unique_ids(rows), str(path))
 
     @classmethod
     def recorded(cls, path: str | Path) -> Self:
-        """Read tasks that a run wrote down, which need no question: a custom agent needs
+        """Read the tasks recorded by a run, which may lack a question, since custom agents need
         none. Raises `DataError`."""
         return cls.load(path, input_required=False)
 
     @classmethod
-    def _of(cls, tasks: tuple[Task, ...], name: str) -> Self:
+    def _from_tasks(cls, tasks: tuple[Task, ...], name: str) -> Self:
+        """Return a dataset of checked tasks."""
         made = cls.__new__(cls)
         made._tasks = tasks
         made.name = name
@@ -118,19 +118,19 @@ class Dataset(Sequence[Task], Generic[RowT]):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that every task has, in the order of the first."""
+        """Return the fields that every task has, in the order of the first."""
         first = self._tasks[0].fields if self._tasks else ()
         return tuple(name for name in first if all(name in task.fields for task in self._tasks))
 
     def split(self, fraction: float, seed: int) -> tuple[Self, Self]:
-        """Two disjoint parts, the first with about `fraction` of the tasks, at least one in each.
+        """Return two disjoint parts, the first with about `fraction` of the tasks, neither empty.
 
-        Which task goes where depends on `seed` alone; both parts keep the order of the whole. Equal
-        rows stay together.
+        The assignment depends on `seed` alone; both parts keep the order of the dataset. Equal rows
+        stay together.
         """
         if not 0.0 < fraction < 1.0:
             raise DataError(f"split fraction must be between 0 and 1, not {fraction!r}")
-        groups = distinct(self._tasks, content)
+        groups = group_equal(self._tasks, hash_task)
         size = len(groups)
         if size < 2:
             tasks = counted(size, "different task")
@@ -139,8 +139,9 @@ class Dataset(Sequence[Task], Generic[RowT]):
         count = min(max(round(size * fraction), 1), size - 1)
 
         def pick(part: Iterable[Sequence[int]]) -> Self:
+            """Return the tasks of some groups, in order."""
             places = sorted(itertools.chain.from_iterable(part))
-            return self._of(tuple(self._tasks[i] for i in places), self.name)
+            return self._from_tasks(tuple(self._tasks[i] for i in places), self.name)
 
         return pick(groups[:count]), pick(groups[count:])
 
@@ -150,17 +151,17 @@ class Dataset(Sequence[Task], Generic[RowT]):
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: int | slice) -> Task | Self:
         if isinstance(index, slice):
-            return self._of(self._tasks[index], self.name)
+            return self._from_tasks(self._tasks[index], self.name)
         return self._tasks[index]
 
     def __len__(self) -> int:
         return len(self._tasks)
 
 
-def _unique(placed: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
-    """The tasks, a repeated row with an id of its own.
+def _assign_unique_ids(placed: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
+    """Return the tasks with unique ids for repeated rows.
 
-    Raises `DataError` where different rows have one id.
+    Raises `DataError` if different rows have the same id.
     """
     rows = list(placed)
     taken = {task.id for _, task in rows}
@@ -186,6 +187,7 @@ def _unique(placed: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
 
 
 def _check_input(place: str, fields: Mapping[str, Any]) -> None:
+    """Raise `DataError` for a row without a valid input field."""
     name = next((field for field in INPUT_FIELDS if field in fields), None)
     if name is None:
         there = ", ".join(repr(field) for field in fields) or "nothing"
@@ -204,5 +206,5 @@ def _check_input(place: str, fields: Mapping[str, Any]) -> None:
     else:
         raise DataError(
             f"{place}: field {name!r} must be a string or a list of chat messages, "
-            f"not {short(value)}"
+            f"not {short_repr(value)}"
         )

@@ -1,15 +1,15 @@
-"""Demonstrations: finished conversations for supervised training, read from files and checked.
+"""Demonstrations: complete conversations for supervised training, read from files and checked.
 
-Two kinds of row are read: chat rows, `{"messages": [...], "tools": [...]}` in the OpenAI form,
-which is what `tutelage export RUN --format sft` writes, and pairs of a question and its answer. A
-row without a turn of the assistant is refused with file, line and field, before any model is there,
-as is one whose messages `messages.py` refuses. Files become rows in `readers.py`;
-`weights/inputs.py` makes token rows of them.
+Two kinds of row are accepted: chat rows, `{"messages": [...], "tools": [...]}` in the OpenAI form,
+which `tutelage export RUN --format sft` writes, and pairs of a question and its answer. A row
+without an assistant turn, or with messages that `messages.py` refuses, is refused with file, line
+and field before a model is loaded. `readers.py` reads files to rows; `weights/inputs.py` makes
+token rows of demonstrations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -19,59 +19,61 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
 
 from tutelage.errors import DataError
 from tutelage.tasks.messages import check_order, read_field, read_messages
-from tutelage.tasks.overlap import Overlap, content_of, count_overlap
-from tutelage.tasks.readers import RawRow, read_rows, short
+from tutelage.tasks.overlap import Overlap, count_overlap, hash_value
+from tutelage.tasks.readers import RawRow, read_rows, short_repr
 from tutelage.types import INPUT_FIELDS, JSON, THOUGHTS, Message, Task, ToolSpec
 
 ANSWER_FIELDS = ("answer", "response")
-"""The field of a pair that the assistant says: the first of these that the row has."""
+"""Fields that may hold the assistant's answer of a pair; the first one present is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A conversation that ends with the assistant, and the tools that it was given."""
+    """A conversation that ends with the assistant, and the tools available in it."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
     place: str = ""
-    """Where it stands, such as `train.jsonl:17`."""
+    """Place of its row, such as `train.jsonl:17`."""
     file: str = ""
 
     @property
     def has_reasoning(self) -> bool:
-        """True if a turn came with reasoning beside its content."""
+        """Return True if a turn has reasoning in addition to its content."""
         return any(message.extra.get(THOUGHTS[0]) for message in self.messages)
 
 
 def load_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
-    """The demonstrations of some files (JSON, JSONL, CSV, Parquet), in order.
+    """Return the demonstrations of files (JSON, JSONL, CSV, Parquet), in order.
 
-    Raises `DataError` naming file, line and field of the first bad row.
+    Raises `DataError` naming file, line and field of the first invalid row.
     """
     return [read_demonstration(row, str(path)) for path in paths for row in read_rows(path)]
 
 
 class _DemonstratedTool(BaseModel):
-    """A tool, without or within OpenAI's `function`."""
+    """A tool, with or without OpenAI's `function` wrapper."""
 
     name: str = Field(min_length=1)
     description: str | None = None
     parameters: JSON
 
 
-def _within(value: Any) -> Any:
-    """Return what OpenAI's `function` holds, where there is one."""
+def _unwrap_function(value: Any) -> Any:
+    """Return the content of OpenAI's `function` wrapper, if present."""
     return cast("JSON", value).get("function", value) if isinstance(value, dict) else value
 
 
-_TOOLS = TypeAdapter(list[Annotated[_DemonstratedTool, BeforeValidator(_within)]] | None)
+_TOOLS = TypeAdapter(list[Annotated[_DemonstratedTool, BeforeValidator(_unwrap_function)]] | None)
 
 
 def read_demonstration(row: RawRow, file: str) -> Demonstration:
-    """Check one raw row and make it a demonstration. Raises `DataError` with place and field."""
+    """Return the demonstration of one raw row. Raises `DataError` with place and field."""
     place, value = row
     if not isinstance(value, Mapping):
-        raise DataError(f"{place}: a row must be an object of named fields, not {short(value)}")
+        raise DataError(
+            f"{place}: a row must be an object of named fields, not {short_repr(value)}"
+        )
     fields = cast("Mapping[str, Any]", value)
     if "messages" in fields:
         messages = read_messages(place, "messages", fields["messages"])
@@ -88,7 +90,7 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
         if isinstance(answer, (int, float)) and not isinstance(answer, bool):
             answer = str(answer)
         if not isinstance(answer, str) or not answer.strip():
-            raise DataError(f"{place}: field {said!r} must be a string, not {short(answer)}")
+            raise DataError(f"{place}: field {said!r} must be a string, not {short_repr(answer)}")
         if not isinstance(question, list):
             question = [{"role": "user", "content": question}]
         messages = [*read_messages(place, asked, question), Message("assistant", answer)]
@@ -102,24 +104,26 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
     if end.role != "assistant" or not (end.content or end.tool_calls):
         raise DataError(
             f"{place}: field 'messages[{len(messages) - 1}]': a demonstration must end with an "
-            f"assistant turn that is not empty, not {short(end.to_dict())}"
+            f"assistant turn that is not empty, not {short_repr(end.to_dict())}"
         )
     tools = read_field(_TOOLS, place, "tools", fields.get("tools")) or ()
     specs = tuple(ToolSpec(t.name, t.description or "", t.parameters) for t in tools)
     return Demonstration(tuple(messages), specs, place, file)
 
 
-def overlap_of(
+def count_demonstration_overlap(
     train: Sequence[Demonstration], val: Sequence[Demonstration], test: Sequence[Task]
 ) -> Overlap:
-    """How many demonstrations repeat, and how many test tasks ask what one of them answers."""
+    """Return the numbers of repeated demonstrations and of test tasks that a demonstration
+    answers."""
 
     def mark(messages: Sequence[Message]) -> str:
+        """Return a hash of messages."""
         calls = [[[call.name, call.arguments] for call in m.tool_calls] for m in messages]
-        return content_of([[m.role, m.content, c] for m, c in zip(messages, calls, strict=True)])
+        return hash_value([[m.role, m.content, c] for m, c in zip(messages, calls, strict=True)])
 
     def prompt(messages: Sequence[Message]) -> str:
-        """A mark of what is asked: all before the first assistant turn but the system's."""
+        """Return a hash of the messages before the first assistant turn, without the system's."""
         before = takewhile(lambda m: m.role != "assistant", messages)
         return mark([m for m in before if m.role != "system"])
 
@@ -128,3 +132,23 @@ def overlap_of(
     asks = count_overlap([one.messages for one in train], (), asked, key=prompt)
     both = {"test_in_train": asks.test_in_train, "test_repeated": asks.test_repeated}
     return replace(shown, test=len(test), **both)
+
+
+def texts_of(shown: Sequence[Demonstration]) -> Iterator[str]:
+    """What demonstrations say, for a tokenizer of their own."""
+    for one in shown:
+        if one.tools:
+            names = (
+                f"{t.name}({', '.join(t.parameters.get('properties', {}))})" for t in one.tools
+            )
+            yield f"system\nTools: {' '.join(names)}\nuser\nassistant\ntool\n"
+        yield from said(one.messages, str)
+
+
+def said(messages: Iterable[Message], arguments: Callable[[str], str]) -> Iterator[str]:
+    """The contents and calls of messages; `arguments` writes those of a call."""
+    for message in messages:
+        if message.content:
+            yield message.content
+        for call in message.tool_calls:
+            yield f'{{"name": "{call.name}", "arguments": {arguments(call.arguments)}}}'

@@ -1,9 +1,8 @@
-"""Chat messages of rows, read and checked: one reader for tasks and demonstrations.
+"""Chat messages of rows, read and checked, for tasks and demonstrations.
 
-The messages are OpenAI's. What no agent can have lived through (a result of a tool that nobody
-called, arguments that are no JSON, a user who says nothing) is refused with file, line and field,
-before any model loads. `dataset.py` reads the messages of tasks, `demonstrations.py` whole
-conversations.
+The messages are OpenAI's. Impossible conversations (a tool result without a call, arguments that
+are not JSON, an empty user message) are refused with file, line and field, before a model is
+loaded. `dataset.py` reads the messages of tasks, `demonstrations.py` complete conversations.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from pydantic import (
 
 from tutelage.bounded import parse_json
 from tutelage.errors import DataError
-from tutelage.tasks.readers import short
-from tutelage.types import JSON, THOUGHTS, Message, ToolCall, joined_text
+from tutelage.tasks.readers import short_repr
+from tutelage.types import JSON, THOUGHTS, Message, ToolCall, join_text_parts
 
 UNREADABLE = "unreadable"
-"""Name of the results by which the built-in agent answers calls that it could not read."""
+"""Name of the results by which the built-in agent answers calls that it could not parse."""
 
 
-def _json_object(value: Any) -> Any:
-    """Arguments as the JSON text of an object."""
+def _dump_object(value: Any) -> Any:
+    """Return arguments as the JSON text of an object."""
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
@@ -44,34 +43,35 @@ def _json_object(value: Any) -> Any:
 
 
 class _Function(BaseModel):
-    """What of a call is the model's own."""
+    """Name and arguments of a tool call."""
 
     name: str = Field(min_length=1)
-    arguments: Annotated[str, BeforeValidator(_json_object)]
+    arguments: Annotated[str, BeforeValidator(_dump_object)]
 
 
 class _ChatCall(BaseModel):
-    """A call of a tool, as OpenAI writes it."""
+    """A tool call in OpenAI's form."""
 
     id: Any = None
     function: _Function
 
 
 class _ChatMessage(BaseModel):
-    """A message, as OpenAI writes it."""
+    """A message in OpenAI's form."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(joined_text)] = None
+    content: Annotated[str | None, BeforeValidator(join_text_parts)] = None
     tool_calls: list[_ChatCall] | None = None
     tool_call_id: Any = None
     name: Any = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     weight: Annotated[float | None, Field(ge=0, le=1, multiple_of=1)] = None
-    """Of the loss: 0 for a turn that is not trained. Only the assistant's are ever trained."""
+    """Weight in the loss: 0 for a turn that is not trained. Only assistant turns are trained."""
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _check_role(self) -> Self:
+        """Check fields that depend on the role."""
         own = self.tool_calls or self.reasoning_content or self.reasoning or self.weight
         if own and self.role != "assistant":
             raise ValueError("tool_calls, reasoning and weight 1 need the role assistant")
@@ -80,7 +80,7 @@ class _ChatMessage(BaseModel):
         return self
 
     def read(self) -> Message:
-        """The same as a built-in one; reasoning and weight are in its `extra`."""
+        """Return a `Message`, with reasoning and weight in its `extra`."""
         calls = [
             ToolCall(str(call.id or f"call_{i}"), call.function.name, call.function.arguments)
             for i, call in enumerate(self.tool_calls or ())
@@ -98,32 +98,32 @@ Read = TypeVar("Read")
 
 
 def read_field(adapter: TypeAdapter[Read], place: str, field: str, value: Any) -> Read:
-    """A field by its types. Raises `DataError` with what is wrong first."""
+    """Return a validated field. Raises `DataError` with the first error."""
     try:
         return adapter.validate_python(value, strict=True)
     except ValidationError as misfit:
         error = misfit.errors()[0]
         steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"]]
-        message = f"{error['msg'].removeprefix('Value error, ')}; got {short(error['input'])}"
+        message = f"{error['msg'].removeprefix('Value error, ')}; got {short_repr(error['input'])}"
         raise DataError(f"{place}: field {field + ''.join(steps)!r}: {message}") from misfit
 
 
 def read_messages(place: str, field: str, value: Any) -> list[Message]:
-    """Chat messages of a row. Raises `DataError` with place and field."""
+    """Return the chat messages of a row. Raises `DataError` with place and field."""
     return [message.read() for message in read_field(_MESSAGES, place, field, value)]
 
 
 def check_order(
     place: str, field: str, messages: Sequence[Message], *, answered: bool = True
 ) -> None:
-    """Raise `DataError` for messages that cannot have come in this order, or that the assistant
-    cannot answer next, unless they are `answered` already. Of a task, which is context and no
-    example, the assistant's earlier turns may stand anywhere, such as a greeting first."""
+    """Raise `DataError` for messages in an impossible order, or, unless `answered`, messages that
+    the assistant cannot answer next. In a task, which is context and no example, earlier assistant
+    turns may be anywhere, such as a greeting first."""
     open_calls: list[str] = []
     before = ""
     turns = messages if answered else [*messages, Message("assistant")]
     for i, message in enumerate(turns):
-        wrong = _misplaced(message, before, open_calls)
+        wrong = _order_error(message, before, open_calls)
         if wrong is not None and i == len(messages):
             raise DataError(
                 f"{place}: field {field!r} must end with a user message or a tool result "
@@ -138,8 +138,8 @@ def check_order(
         before = message.role
 
 
-def _misplaced(message: Message, before: str, open_calls: Sequence[str]) -> str | None:
-    """What is wrong with a message after one of the role `before`, None when nothing is."""
+def _order_error(message: Message, before: str, open_calls: Sequence[str]) -> str | None:
+    """Return why a message cannot follow one of the role `before`; None if it can."""
     role = message.role
     if role == "tool":
         if message.name == UNREADABLE and before:

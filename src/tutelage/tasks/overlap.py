@@ -1,12 +1,11 @@
-"""Tasks that stand in more than one split, or twice in one: counted by content, and said.
+"""Tasks that occur in more than one split, or repeatedly in one, found by content.
 
-Success on tasks that were trained on is not success on held-out tasks. Two tasks are the same when
-their input and the fields that the reward reads are, whatever their ids; where anything may be
-read (a custom agent, an environment, a reward that takes the task) when all their fields
-are. Compared is canonical JSON: keys in order, text in Unicode's composed form with single spaces,
-numbers as their text, since a CSV file has no others. Every kind of run counts here (weights,
-supervised, prompts, planner, `eval`), and every title that would say "held-out" asks
-`success_title`.
+Success on training tasks is not success on held-out tasks. Two tasks are equal if their input and
+the fields that the reward reads are, whatever their ids; if any field may be read (a custom agent,
+an environment, a reward that takes the task), all fields are compared. Compared is canonical JSON:
+sorted keys, text in Unicode's composed form with single spaces, numbers as text, since a CSV file
+has no numbers. Every kind of run counts here (weights, supervised, prompts, planner, `eval`), and
+every title with "held-out" comes from `success_title`.
 """
 
 from __future__ import annotations
@@ -23,33 +22,34 @@ from tutelage.types import Task
 T = TypeVar("T")
 
 
-def content(task: Task, fields: Collection[str] | None = None) -> str:
-    """What a task asks, as a hash: its input and `fields`; None takes all but the id."""
+def hash_task(task: Task, fields: Collection[str] | None = None) -> str:
+    """Return a hash of a task: its input and `fields`; None takes all fields but the id."""
     if fields is None or not task.has_input:
-        return content_of({name: value for name, value in task.fields.items() if name != "id"})
+        return hash_value({name: value for name, value in task.fields.items() if name != "id"})
     held = {name: task.fields[name] for name in sorted(fields) if name in task.fields}
-    return content_of([task.input, held])
+    return hash_value([task.input, held])
 
 
-def content_of(value: Any) -> str:
-    """A hash of a JSON value that spacing, order of keys and ways to write a text leave alone."""
-    text = json.dumps(_canonical(value), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+def hash_value(value: Any) -> str:
+    """Return a hash of a JSON value, independent of spacing, order of keys and Unicode form."""
+    text = json.dumps(_normalize(value), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _canonical(value: Any) -> Any:
+def _normalize(value: Any) -> Any:
+    """Return a JSON value with normalised texts, and with numbers as text."""
     if isinstance(value, str):
         return " ".join(unicodedata.normalize("NFC", value).split())
     if isinstance(value, Mapping):
-        return {key: _canonical(item) for key, item in cast("Mapping[str, Any]", value).items()}
+        return {key: _normalize(item) for key, item in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, (list, tuple)):
-        return [_canonical(item) for item in cast("Sequence[Any]", value)]
+        return [_normalize(item) for item in cast("Sequence[Any]", value)]
     return value if value is None or isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """How many tasks of each split there are, how many are also training tasks, and how many
+    """Numbers of tasks of each split, of those that are also training tasks, and of those that
     repeat an earlier one of their split."""
 
     train: int = 0
@@ -62,20 +62,20 @@ class Overlap:
     test_repeated: int = 0
 
     def record(self) -> dict[str, int]:
-        """What stands in result.json as `overlap`."""
+        """Return the `overlap` of result.json."""
         return {name: count for name, count in asdict(self).items() if "_" in name}
 
     def notes(self, *, drawn: bool = False) -> list[str]:
-        """What is said at the start; nothing where there is nothing to say. Tasks that are `drawn`
-        repeat one another by chance, which is no fault of a file."""
+        """Return sentences about duplicates, shown at the start. `drawn` training tasks may repeat
+        by chance, which is not reported."""
         notes: list[str] = []
         if self.test_in_train:
             notes.append(
-                f"{shared_words(self.test_in_train, self.test)}: results on them are not held-out "
+                f"{format_shared(self.test_in_train, self.test)}: results on them are not held-out "
                 "results; pass other test tasks with --test FILE (in Python test_dataset=)"
             )
         elif self.val_in_train:
-            notes.append(shared_words(self.val_in_train, self.val, "validation"))
+            notes.append(format_shared(self.val_in_train, self.val, "validation"))
         for name, count, size in (
             ("training", 0 if drawn else self.train_repeated, self.train),
             ("validation", 0 if self.val_in_train else self.val_repeated, self.val),
@@ -86,15 +86,16 @@ class Overlap:
         return notes
 
 
-def shared_words(shared: int, tasks: int, name: str = "test") -> str:
-    """`40 of 100 test tasks are also training tasks`."""
+def format_shared(shared: int, tasks: int, name: str = "test") -> str:
+    """Return `40 of 100 test tasks are also training tasks`."""
     return f"{shared} of {tasks} {name} tasks are also training tasks"
 
 
 def count_overlap(
     train: Iterable[T], val: Sequence[T], test: Sequence[T], key: Callable[[T], Hashable]
 ) -> Overlap:
-    """Count by `key`, such as `content`. A test that is the validation counts as both."""
+    """Return the overlap of splits by `key`, such as `content`. If `test` is `val`, it counts as
+    both."""
     seen = [key(task) for task in train]
     known = set(seen)
     vals = [key(task) for task in val]
@@ -111,50 +112,52 @@ def count_overlap(
     )
 
 
-def also_trained(train: Iterable[T], test: Sequence[T], key: Callable[[T], Hashable]) -> list[int]:
-    """The places of test tasks that are also training tasks, by `key`."""
+def find_trained(train: Iterable[T], test: Sequence[T], key: Callable[[T], Hashable]) -> list[int]:
+    """Return the positions of test tasks that are also training tasks, by `key`."""
     known = {key(task) for task in train}
     return [place for place, task in enumerate(test) if key(task) in known]
 
 
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """`a, b, c and 114 more`."""
+def format_list(names: Sequence[str], most: int = 5) -> str:
+    """Return `a, b, c and 114 more`."""
     told, left = ", ".join(names[:most]), len(names) - most
     return f"{told} and {left} more" if left > 0 else told
 
 
 def hold_out(tasks: Sequence[Task], count: int) -> tuple[list[Task], list[Task]]:
-    """(kept, held out): the first `count` tasks are held out, and what equals them is not kept."""
+    """Return (kept, held out): the first `count` tasks are held out, and their duplicates are
+    dropped."""
     held = list(tasks[:count])
-    known = {content(task) for task in held}
-    return [task for task in tasks[count:] if content(task) not in known], held
+    known = {hash_task(task) for task in held}
+    return [task for task in tasks[count:] if hash_task(task) not in known], held
 
 
-def distinct(tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:
-    """The places of equal tasks together, in the order of the first of each."""
+def group_equal(tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:
+    """Return the positions of equal tasks in groups, in the order of first occurrence."""
     groups: dict[Hashable, list[int]] = {}
     for place, task in enumerate(tasks):
         groups.setdefault(key(task), []).append(place)
     return list(groups.values())
 
 
-def shared_in(result: Mapping[str, Any], split: str = "test") -> int:
-    """How many tasks of a split were trained on, by a result.json; 0 where it does not say."""
+def count_shared(result: Mapping[str, Any], split: str = "test") -> int:
+    """Return the number of tasks of a split that were trained on, by a result.json; 0 if
+    unknown."""
     return (result.get("overlap") or {}).get(f"{split}_in_train", 0)
 
 
 def success_title(result: Mapping[str, Any], what: str, split: str = "test") -> str:
-    """`held-out success`, where no task of the split was trained on; else `success` alone."""
-    return what if shared_in(result, split) else f"held-out {what}"
+    """Return `held-out success` if no task of the split was trained on, else `success`."""
+    return what if count_shared(result, split) else f"held-out {what}"
 
 
 def split_name(result: Mapping[str, Any], split: str = "test") -> str:
-    """What tasks of a split are called: `held-out`, or the name of the split."""
+    """Return `held-out` if no task of the split was trained on, else the name of the split."""
     called = {"val": "validation"}.get(split, split)
-    return called if shared_in(result, split) else "held-out"
+    return called if count_shared(result, split) else "held-out"
 
 
 def footnote(result: Mapping[str, Any]) -> str | None:
-    """The sentence below a table that is not of held-out tasks."""
-    shared = shared_in(result)
-    return f"{shared_words(shared, result.get('test_tasks', shared))}." if shared else None
+    """Return the footnote of a table whose tasks are not held out; None if they are."""
+    shared = count_shared(result)
+    return f"{format_shared(shared, result.get('test_tasks', shared))}." if shared else None

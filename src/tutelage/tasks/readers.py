@@ -1,8 +1,7 @@
-"""Files to rows: JSON arrays, JSONL, CSV and Parquet, each row with the place it came from.
+"""Readers of JSON arrays, JSONL, CSV and Parquet files; each row has its place in the file.
 
-The only promise is exactness about places: whatever is wrong, the error names the file and the line
-that a text editor shows (for a JSON array the index of the element, for Parquet the row). What a
-row must contain is not decided here but in `dataset.py`.
+Every error names the file and the line as a text editor shows it (for a JSON array the index of the
+element, for Parquet the row). `dataset.py` decides what a row must contain.
 """
 
 from __future__ import annotations
@@ -17,35 +16,35 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from tutelage.bounded import RepeatedKeyError, json_lines, unique_keys
+from tutelage.bounded import json_lines, reject_repeats
 from tutelage.errors import DataError, MissingExtraError, counted
 from tutelage.types import INPUT_FIELDS
 
 _BLANK = " \t\r\n"
-_DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)
-_HALF = re.compile("[\ud800-\udfff]")
+_DECODER = json.JSONDecoder(object_pairs_hook=reject_repeats)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LONGEST_CELL = 2**31 - 1
-"""Characters of a cell of CSV that are read; Python's own limit is 131,072."""
+"""Maximum characters of a CSV cell; Python's default limit is 131,072."""
 
 
 class RawRow(NamedTuple):
-    """One raw row and where it stands, such as `train.jsonl:17`."""
+    """One raw row and its place, such as `train.jsonl:17`."""
 
     place: str
     value: Any
 
 
-def short(value: Any) -> str:
-    """A value in an error message."""
+def short_repr(value: Any) -> str:
+    """Return the repr of a value for an error message, at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def check_characters(place: str, value: Any, field: str = "") -> None:
-    """Raise `DataError` with the place and the field of a text that holds half of a surrogate pair,
-    which UTF-8 cannot write: it could be neither stored nor sent to a model."""
+    """Raise `DataError` with place and field for a text with an unpaired surrogate, which UTF-8
+    cannot encode, so that it could be neither stored nor sent to a model."""
     if isinstance(value, str):
-        if not value.isascii() and (half := _HALF.search(value)):
+        if not value.isascii() and (half := _SURROGATE.search(value)):
             raise DataError(
                 f"{place}: field {field!r} has {half[0]!r}, an unpaired surrogate: remove it"
             )
@@ -60,9 +59,9 @@ def check_characters(place: str, value: Any, field: str = "") -> None:
 
 
 def read_rows(path: str | Path) -> list[RawRow]:
-    """All rows of a file, by its suffix: .json, .jsonl, .ndjson, .csv, .parquet.
+    """Return all rows of a file, by its suffix: .json, .jsonl, .ndjson, .csv, .parquet.
 
-    Raises `DataError` for a file that is missing, empty or broken, with the line, and
+    Raises `DataError` for a file that is missing, empty or invalid, with the line, and
     `MissingExtraError` for Parquet without pyarrow.
     """
     path = Path(path)
@@ -91,8 +90,8 @@ def read_rows(path: str | Path) -> list[RawRow]:
     return rows
 
 
-def _text(path: Path) -> str:
-    """The file as text, byte-order mark removed, line ends as they are."""
+def _read_text(path: Path) -> str:
+    """Return the file as text without a byte-order mark and with unchanged line ends."""
     raw = path.read_bytes()
     try:
         return raw.decode("utf-8-sig")
@@ -104,12 +103,12 @@ def _text(path: Path) -> str:
 
 
 def _read_json(path: Path) -> Iterator[RawRow]:
-    """Rows of an array; of one object a line; of a single object, which is a row itself or holds
-    the list of rows under one of its keys."""
-    text = _text(path)
+    """Yield the rows of an array, of JSON lines, or of a single object, which is a row or has the
+    list of rows under one of its keys."""
+    text = _read_text(path)
     if not text.strip():
         return
-    value, rest = _parse(text, str(path), within=path)
+    value, rest = _parse_json(text, str(path), within=path)
     if rest and isinstance(value, dict):
         yield from _json_lines(path)
         return
@@ -131,33 +130,33 @@ def _read_json(path: Path) -> Iterator[RawRow]:
 
 
 def _json_lines(path: Path) -> Iterator[RawRow]:
-    for number, line in json_lines(_text(path)):
+    """Yield the rows of JSON lines."""
+    for number, line in json_lines(_read_text(path)):
         place = f"{path}:{number}"
-        value, rest = _parse(line, place)
+        value, rest = _parse_json(line, place)
         if rest:
             raise DataError(f"{place}: text after the JSON object; write one object per line")
         yield RawRow(place, value)
 
 
-def _parse(text: str, place: str, within: Path | None = None) -> tuple[Any, str]:
-    """The JSON value that a text begins with, and the rest; the text may be a file `within` whose
-    lines an error is found."""
+def _parse_json(text: str, place: str, within: Path | None = None) -> tuple[Any, str]:
+    """Return the JSON value at the beginning of a text, and the rest; if the text is the file
+    `within`, an error names its line."""
     blank = len(text) - len(text.lstrip(_BLANK))
     try:
         value, end = _DECODER.raw_decode(text, blank)
     except json.JSONDecodeError as error:
         where = place if within is None else f"{within}:{error.lineno}"
         raise DataError(f"{where}: invalid JSON at column {error.colno}: {error.msg}") from error
-    except RepeatedKeyError as error:
-        raise DataError(f"{place}: field {error.key!r} occurs twice in one object") from error
     except (RecursionError, ValueError) as error:
-        # Nesting beyond the interpreter's stack, or an integer of thousands of digits.
+        # Nesting beyond the stack, an integer of thousands of digits, or a repeated key.
         raise DataError(f"{place}: cannot parse JSON: {error}") from error
     return value, text[end:].strip(_BLANK)
 
 
 def _read_csv(path: Path) -> Iterator[RawRow]:
-    file = io.StringIO(_text(path), newline="")
+    """Yield the rows of a CSV file with a header."""
+    file = io.StringIO(_read_text(path), newline="")
     reader = csv.reader(file, strict=True, skipinitialspace=True)
     header: list[str] | None = None
     while True:
@@ -175,8 +174,7 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
             wrong = [name for name in header if not name or header.count(name) > 1]
             if wrong:
                 raise DataError(
-                    f"{path}:{line}: the columns of the header need names, each another one, got "
-                    f"{wrong[0]!r}"
+                    f"{path}:{line}: columns of the header need unique names, got {wrong[0]!r}"
                 )
         elif len(cells) != len(header):
             raise DataError(
@@ -188,6 +186,7 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
 
 
 def _read_parquet(path: Path) -> Iterator[RawRow]:
+    """Yield the rows of a Parquet file."""
     try:
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as error:

@@ -1,25 +1,20 @@
-"""`check_environment`: what an environment promises, checked by playing it.
+"""`check_environment`: check an environment against the protocol by playing it.
 
-Its author runs it in a test. Replies are the environment's own expert's, or random: offered
-actions, calls of its tools with random arguments, or words of the conversation.
+It is meant for the author's tests. Replies are the expert's, or random: offered actions, calls of
+its tools with random arguments, or words of the conversation.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
-import time
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from tutelage.environments import EnvironmentFactory, as_factory
 from tutelage.environments.episode import (
     PlayedEpisode,
     check_deterministic,
-    difference,
+    describe_difference,
     expert_act,
     play_episode,
     random_act,
@@ -28,17 +23,14 @@ from tutelage.environments.loading import load_environment
 from tutelage.errors import EnvironmentFailedError
 from tutelage.types import Task
 
-LEAVE_SECONDS = 2.0
-"""Seconds that threads and child processes have to end after `close`."""
-
 
 def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int = 0) -> None:
     """Check an environment: a name, a class, a function or a factory. Not for async code.
 
-    Plays its tasks, or those of `tasks`, and raises `AssertionError` with all that is wrong: a
-    failure, an episode that is another one when it is played again, instances that share state,
-    threads and child processes that are left behind, an expert that reaches no end, training tasks
-    that are test tasks. Raises `ConfigError` for what is no environment.
+    Plays its tasks, or `tasks`, and raises `AssertionError` with all problems: a failure, an
+    episode that differs when it is played again, instances that share state, an expert that does
+    not end an episode, training tasks that are test tasks. Raises `ConfigError` if the object is
+    not an environment.
     """
     named = isinstance(environment, str)
     factory = load_environment(environment) if named else as_factory(environment)
@@ -51,18 +43,14 @@ def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int
             problems.append(f"the test task {same[0].id!r} is a training task too")
     if not tasks:
         raise AssertionError(f"the environment {factory.name!r} has no tasks: pass some")
-    threads, children = set(threading.enumerate()), _children()
-    problems += asyncio.run(_played(factory, tasks[:4], seed))
-    late = time.monotonic() + LEAVE_SECONDS
-    while (left := _left(threads, children)) and time.monotonic() < late:
-        time.sleep(0.02)
-    if problems := problems + left:
+    problems += asyncio.run(_play_tasks(factory, tasks[:4], seed))
+    if problems:
         lines = "\n".join(f"- {problem}" for problem in dict.fromkeys(problems))
         raise AssertionError(f"the environment {factory.name!r} breaks the protocol:\n{lines}")
 
 
-async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int) -> list[str]:
-    """Play the tasks alone, twice, with the expert, and two at once; return what is wrong."""
+async def _play_tasks(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int) -> list[str]:
+    """Play the tasks alone, twice, with the expert, and two at once; return the problems."""
     problems: list[str] = []
     alone: list[tuple[Task, PlayedEpisode]] = []
     expert = factory.expert
@@ -95,27 +83,9 @@ async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int)
             problems.append(f"two instances at once: {again}")
         elif isinstance(again, BaseException):
             raise again
-        elif (differs := difference(episode, again)) is not None:
+        elif (differs := describe_difference(episode, again)) is not None:
             problems.append(
                 f"two instances share state: task {task.id!r} was another episode while a second "
                 f"instance was open: {differs}"
             )
     return problems
-
-
-def _left(threads: set[threading.Thread], children: set[int]) -> list[str]:
-    """Name the threads and child processes that were not there before."""
-    own = ("tutelage-", "asyncio_")
-    new = [t.name for t in set(threading.enumerate()) - threads if not t.name.startswith(own)]
-    processes = sorted(_children() - children)
-    out = [f"close left the thread {name!r} behind" for name in sorted(new)]
-    return out + [f"close left the child process {process} behind" for process in processes]
-
-
-def _children() -> set[int]:
-    """Return the process ids of this process's children, where the platform lists them."""
-    found: set[int] = set()
-    for file in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
-        with suppress(OSError):
-            found |= {int(word) for word in file.read_text().split()}
-    return found

@@ -1,8 +1,7 @@
-"""An engine that plays a script, for tests of agents, sessions and runners without a model.
+"""An engine that replays a script, for tests of agents, sessions and runners without a model.
 
-It stands below the codec and keeps the promises of `Engine` that callers rely on: context
-overflow, `max_tokens`, the end-of-turn token, tokens one by one. It plays its lines in their order,
-and whole.
+It implements the `Engine` behaviour that callers rely on: context overflow, `max_tokens`, the
+end-of-turn token, tokens one by one. Lines are replayed in order and complete.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
-from tutelage.engine.logprobs import token_logprobs
 from tutelage.engine.script import ScriptedReply
 from tutelage.engine.scripted import scripted_text
 from tutelage.errors import EngineError
@@ -25,15 +23,15 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 Reply = ScriptedReply | str | Sequence[int] | Exception
-"""A line of a script, a text (its end-of-turn token is added to both), token ids as they are, or an
-exception to raise."""
+"""A line of a script, a text (both get an end-of-turn token), token ids, or an exception to
+raise."""
 
 Replies = Iterable[Reply] | Callable[["Request"], Reply | Awaitable[Reply]]
 """Replies in the order of the calls, or a function, async or not, from a request to its reply."""
 
 
 class ScriptedEngine:
-    """An `Engine` that says what it is told; `requests` and `released` record its use."""
+    """An `Engine` that replays a script; `requests` and `released` record its use."""
 
     def __init__(
         self,
@@ -53,17 +51,17 @@ class ScriptedEngine:
         self._script = script if callable(script) else iter(script)
 
     def update_weights(self, source: Policy, version: int) -> None:
-        """Say the same with another version."""
+        """Set the version; the replies stay the same."""
         self.version = version
 
     def free(self) -> None:
-        """A script takes no memory."""
+        """Do nothing: no memory is held."""
 
     async def sample(self, request: Request) -> Sampled:
-        """The next reply, cut to what `max_tokens` and the context allow.
+        """Return the next reply, cut to what `max_tokens` and the context allow.
 
-        Raises `ContextOverflowError` when the prompt leaves no room, the script's own exceptions,
-        and `EngineError` when the script has no reply left.
+        Raises `ContextOverflowError` if the prompt leaves no room, the script's own exceptions, and
+        `EngineError` if the script has no reply left.
         """
         room = request.max_new_tokens(self.max_length)
         self.requests.append(request)
@@ -85,20 +83,17 @@ class ScriptedEngine:
         ended = bool(ids) and ids[-1] in self._codec.eos_ids
         reason = StopReason.STOP if ended else StopReason.LENGTH
         logprobs = (self._logprob,) * len(ids)
-        sampled = Sampled(ids, logprobs, logprobs, reason, self.version)
         if request.on_token is not None:
-            for i, logprob in zip(ids, token_logprobs(sampled), strict=True):
-                if request.on_logprobs is not None:
-                    request.on_logprobs([logprob])
+            for i in ids:
                 request.on_token((i,))
                 await asyncio.sleep(0)
-        return sampled
+        return Sampled(ids, logprobs, logprobs, reason, self.version)
 
     def release(self, session: str) -> None:
-        """Note that a session was closed."""
+        """Record that a session was closed."""
         self.released.append(session)
 
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
-        """Around a rollout; a script has no schedule, so this does nothing."""
+        """Return a context around a rollout that does nothing."""
         yield

@@ -1,8 +1,8 @@
-"""A very small policy and the engine over it: real code paths, in a moment, without a network.
+"""A very small policy and an engine over it, created quickly and without a network.
 
-The weights are random but not timid: every tensor, biases and norms included, is drawn wide enough
-that the next token depends strongly on what came before. A freshly initialised model is almost
-uniform, and tests on it pass whatever the code computes. `policy/model.py` makes the real ones.
+The weights are random, with every tensor, biases and norms included, drawn wide enough that the
+next token depends strongly on the previous ones. A freshly initialised model is almost uniform, and
+tests on it pass whatever the code computes. `policy/model.py` creates the real ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CORPUS = (
     '<tool_call>{"name": "calculator", "arguments": {"expression": "12 + 34"}}</tool_call>',
     "system user assistant tool Tools: calculator(expression) sum_1_to_n(n)",
 )
-"""What the tokenizer of `tiny_policy` is trained on unless it is given something else."""
+"""Default training text of the tokenizer of `tiny_policy`."""
 
 
 def tiny_policy(
@@ -32,7 +32,7 @@ def tiny_policy(
     corpus: Iterable[str] = CORPUS,
     max_positions: int = 256,
 ) -> Policy:
-    """A policy of 2 blocks and width 32 in a layout of `policy.model.LAYOUTS`.
+    """Return a policy of 2 blocks and width 32 in a layout of `policy.model.LAYOUTS`.
 
     Equal arguments give equal weights. Raises `ModelError` for an unknown layout.
     """
@@ -57,5 +57,6 @@ def tiny_policy(
 def tiny_engine(
     policy: Policy, *, slots: int = 8, max_length: int | None = None, invariant: bool = False
 ) -> NativeEngine:
-    """A float32 native engine over `policy`; `max_length` in tokens, the model's own by default."""
+    """Return a float32 native engine over `policy`; `max_length` in tokens, by default the
+    model's."""
     return make_engine(policy, slots=slots, max_length=max_length, invariant=invariant).engine

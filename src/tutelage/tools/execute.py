@@ -40,10 +40,8 @@ class ToolOutcome(NamedTuple):
     text: str
     """The full result, or the error message."""
     failure: ToolFailure | None = None
-    plain: bool = False
-    """Whether the tool returned a `str`, which is not parsed as JSON."""
     late: bool = False
-    """Whether the call failed but its work may still have been done."""
+    """True if the call failed but its work may still have been done."""
 
 
 async def execute_tool_calls(
@@ -93,8 +91,7 @@ async def run_tool(tool: Tool, text: str) -> ToolOutcome:
             late = isinstance(failure, ToolError) and failure.late
             return ToolOutcome(f"Error: {_error_text(failure)}", kind, late=late)
         try:
-            plain = type(value) is str  # not `SentText`: MCP servers send every result as text
-            return ToolOutcome(_to_text(value, tool.fn), plain=plain)
+            return ToolOutcome(_to_text(value, tool.fn))
         except (TypeError, ValueError, RecursionError) as error:
             message = f"Error: {tool.name} returned no usable result: {error}"
             return ToolOutcome(message, "bad_result")

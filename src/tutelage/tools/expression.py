@@ -60,7 +60,7 @@ class Algebra(Generic[V]):
     """Functions that an expression may call, by name."""
     negative: Callable[[Any], Any] = operator.neg
     implicit_product: bool = False
-    """Whether `2x` and `3(4)` are parsed as products."""
+    """True if `2x` and `3(4)` are parsed as products."""
 
     def binary(self, sign: str, left: V, right: V) -> V:
         """Apply a binary operator. Raises `ExpressionError` for an unsupported one."""

@@ -34,9 +34,9 @@ from mcp_types import CONNECTION_CLOSED, CallToolResult
 from mcp_types import Tool as McpTool
 from pydantic import ValidationError
 
-from tutelage.bounded import direct_on_loopback
+from tutelage.bounded import bypass_proxy_on_loopback
 from tutelage.errors import ConfigError
-from tutelage.tasks.readers import short
+from tutelage.tasks.readers import short_repr
 from tutelage.tools.execute import call_in_thread
 from tutelage.tools.loading import is_file_reference, load_attribute
 from tutelage.tools.mcp_results import result_text
@@ -159,7 +159,7 @@ class _Server:
 
     async def _run_client(self, ready: Future[list[McpTool]], output: IO[str]) -> None:
         """Run the client within a single task, until `_disconnect` is called."""
-        direct_on_loopback(os.environ)
+        bypass_proxy_on_loopback(os.environ)
         transport: Any = self._target
         if not isinstance(self._target, str | MCPServer):
             # The client passes few environment variables to a child by default.
@@ -257,8 +257,8 @@ def _read_schema(written: Mapping[str, Any], owner: str = "the tool") -> Signatu
             path = ".".join(str(part) for part in error.absolute_path)
             message = str(error.message)  # includes the whole value
             if len(message) > _LONGEST_PROBLEM or error.validator in ("anyOf", "oneOf"):
-                expected = f"{error.validator} {short(error.validator_value)}"
-                message = f"{short(error.instance)} does not fit {expected}"
+                expected = f"{error.validator} {short_repr(error.validator_value)}"
+                message = f"{short_repr(error.instance)} does not fit {expected}"
             problems.append(f"argument {path!r}: {message}" if path else message)
         if problems:
             raise ArgumentError("; ".join(problems) + f"; expected {summary(schema)}")

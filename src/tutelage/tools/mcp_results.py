@@ -1,4 +1,4 @@
-"""Convert results of MCP tools to observations, and shorten the log messages of the MCP library.
+"""Convert results of MCP tools to observations.
 
 A result has blocks, mostly of text, and may have structured content; by the protocol the text
 should be its serialisation. If both agree, one is kept. If they differ, the structured content is
@@ -8,56 +8,47 @@ kept for a tool that declares an output schema, and both for other tools. `mcp.p
 from __future__ import annotations
 
 import json
-import logging
 import warnings
 from typing import Any, cast
 
 from mcp_types import CallToolResult
-from pydantic import ValidationError
 
 from tutelage.bounded import parse_json
 from tutelage.types import JSON
 
 
-class SentText(str):
-    """Text sent by a server, possibly serialised JSON.
-
-    It is a class of its own because `execute.py` marks only `str` as plain text.
-    """
-
-
 def result_text(result: CallToolResult, name: str, typed: bool) -> str:
     """Convert the result of an MCP tool to the observation for the model.
 
-    It is the result's text with placeholders for other blocks, or its structured content as JSON. A
-    plain `str` is returned only for a text of a `typed` tool, that is one with an output schema.
+    It is the result's text with placeholders for other blocks, or its structured content as JSON.
 
-    Warns if a typed tool's text differs from its structured content; that text is dropped.
+    Warns if the text of a `typed` tool, that is one with an output schema, differs from its
+    structured content; that text is dropped.
     """
     parts = [_block_text(block) for block in result.content]
     text, content = "\n".join(parts), cast("object", result.structured_content)
     if content is None:
-        return SentText(text)
+        return text
     value, differs = content, False
     # Servers wrap values that are not objects, and send each item of a list as a separate block.
     if isinstance(content, dict) and list(cast("JSON", content)) == ["result"]:
         inner = cast("JSON", content)["result"]
-        value = content if parts and _represents(text, content) else inner
+        value = content if parts and _is_serialisation(text, content) else inner
     items = _flatten(value)  # nested lists are flattened
     listed = value is not content and isinstance(value, list) and len(parts) == len(items)
-    listed = listed and all(map(_represents, parts, items))
+    listed = listed and all(map(_is_serialisation, parts, items))
     serialised = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if parts and not listed:
-        differs = not _represents(text, value)
+        differs = not _is_serialisation(text, value)
         serialised = serialised if differs or isinstance(value, str) else text
     if differs and not typed:
-        return SentText(f"{text}\n{serialised}")
+        return f"{text}\n{serialised}"
     if differs:
         warnings.warn(
             f"the MCP tool {name!r} returned text beside its structured result; text ignored",
             stacklevel=2,
         )
-    return serialised if typed and isinstance(value, str) else SentText(serialised)
+    return serialised
 
 
 def _flatten(value: object) -> list[object]:
@@ -66,7 +57,7 @@ def _flatten(value: object) -> list[object]:
     return [item for each in cast("list[object]", value) for item in _flatten(each)]
 
 
-def _represents(text: str, value: object) -> bool:
+def _is_serialisation(text: str, value: object) -> bool:
     """Return True if a text equals a value or is its JSON serialisation."""
     if text == value:
         return True
@@ -84,16 +75,3 @@ def _block_text(block: Any) -> str:
         return str(resource.text)
     kind = getattr(block, "mime_type", None) or getattr(resource, "mime_type", None) or ""
     return f"[{block.type} {kind}]".replace(" ]", "]")
-
-
-def shorten_record(record: logging.LogRecord) -> bool:
-    """Shorten the library's log record of an invalid protocol message to one line."""
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, ValidationError):
-        printed = str(error.errors(include_url=False)[0]["input"])[:80]
-        record.msg = f"{record.msg}: {printed!r} (logs belong on standard error)"
-        record.exc_info = None
-    return True
-
-
-logging.getLogger("mcp.client.stdio").addFilter(shorten_record)

@@ -23,7 +23,7 @@ class ToolOptions:
     judge_model: str | None = None
     """Name of the judge model."""
     allow_unsandboxed: bool = False
-    """Whether to run model-written code where no sandbox works."""
+    """True if model-written code may run without a sandbox if none works."""
     environ: Mapping[str, str] = field(default_factory=os.environ.copy, repr=False)
     """Environment variables."""
 

@@ -21,9 +21,9 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import PydanticUndefined, SchemaError
 
-from tutelage.bounded import RepeatedKeyError, parse_json, unique_keys
+from tutelage.bounded import RepeatedKeyError, parse_json, reject_repeats
 from tutelage.errors import ConfigError, MissingExtraError, ToolDefinitionError
-from tutelage.tasks.readers import short
+from tutelage.tasks.readers import short_repr
 from tutelage.types import JSON
 
 _SECTION = re.compile(r"^(args|arguments|parameters|returns?|raises|yields|examples?|notes?):\s*$")
@@ -237,7 +237,7 @@ def _check_json(text: str) -> None:
     def reject(constant: str) -> Any:
         raise ArgumentError(f"invalid JSON: {constant} is not a JSON number")
 
-    loads = functools.partial(json.loads, object_pairs_hook=unique_keys, parse_constant=reject)
+    loads = functools.partial(json.loads, object_pairs_hook=reject_repeats, parse_constant=reject)
     try:
         value = parse_json(text, loads=loads)
     except ArgumentError:
@@ -295,4 +295,4 @@ def _describe_error(error: Mapping[str, Any]) -> str:
         return f"missing argument {path!r}"
     if error["type"] == "extra_forbidden":
         return f"unknown argument {path!r}"
-    return f"argument {path!r}: {error['msg']}, got {short(error['input'])}"
+    return f"argument {path!r}: {error['msg']}, got {short_repr(error['input'])}"

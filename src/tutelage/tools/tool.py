@@ -31,7 +31,7 @@ class ToolError(Exception):
     """Raised by a tool on purpose, to show the model only the message."""
 
     late = False
-    """Whether the work may have been done anyway, for example if the server was lost meanwhile."""
+    """True if the work may have been done anyway, for example if the server was lost meanwhile."""
 
 
 class ToolTimeoutError(ToolError):

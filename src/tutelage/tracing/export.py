@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from tutelage.config.api_keys import unsendable
+from tutelage.config.api_keys import find_bad_character
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.tracing.content import without_content
 from tutelage.tracing.otlp import readable
@@ -76,7 +76,7 @@ def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     values = {key.strip().lower(): unquote(value).strip() for key, _, value in pairs}
     for number, (key, value) in enumerate(values.items(), 1):
         # Show neither: a key may have been written in place of a name.
-        if not _HEADER_NAME.fullmatch(key) or unsendable(value):
+        if not _HEADER_NAME.fullmatch(key) or find_bad_character(value):
             raise ConfigError(
                 f"header {number} of {len(values)} in {name} cannot be sent: use letters, digits "
                 "and - in its name, as in x-team, and printable ASCII in its value"

@@ -91,18 +91,18 @@ class _AttemptProcessor(SpanProcessor):
         )
         if not attempt_trace.closed:
             # It may end in another context or thread, where `on_end` receives a copy.
-            self._owners[_key(span)] = attempt_trace
-            attempt_trace.open[_key(span)] = span
+            self._owners[_span_key(span)] = attempt_trace
+            attempt_trace.open[_span_key(span)] = span
 
     def on_end(self, span: ReadableSpan) -> None:
         """Add a finished span to the trace of its attempt. Called by the SDK."""
-        attempt_trace = self._owners.pop(_key(span), None)
+        attempt_trace = self._owners.pop(_span_key(span), None)
         if attempt_trace is not None:
-            attempt_trace.open.pop(_key(span), None)
+            attempt_trace.open.pop(_span_key(span), None)
             attempt_trace.ended.append(span)
 
 
-def _key(span: ReadableSpan) -> int:
+def _span_key(span: ReadableSpan) -> int:
     span_context = span.get_span_context()
     return 0 if span_context is None else span_context.span_id
 
@@ -173,7 +173,7 @@ def instrument(provider: TracerProvider) -> None:
     provider.add_span_processor(_AttemptProcessor())
 
 
-class _Ids(RandomIdGenerator):
+class _IdGenerator(RandomIdGenerator):
     """Generate span identifiers, derived from the attempt if there is one, otherwise random."""
 
     def generate_span_id(self) -> int:
@@ -191,7 +191,7 @@ def _get_tracer() -> trace.Tracer:
     """Return the tracer that `span` uses for all rollouts, which spans find in the context."""
     provider = TracerProvider(
         resource=Resource({names.SERVICE: "tutelage"}),
-        id_generator=_Ids(),
+        id_generator=_IdGenerator(),
         shutdown_on_exit=False,
     )
     instrument(provider)

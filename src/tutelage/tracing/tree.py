@@ -78,7 +78,7 @@ def _build_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> SpanN
     nodes = {span_id: SpanNode(span) for span_id, span in spans.items()}
     for span_id, node in nodes.items():
         if span_id != root.span_id:
-            above = _parents(spans, moved, span_id)
+            above = _ancestors(spans, moved, span_id)
             nodes[above[0] if above else root.span_id].children.append(node)
 
     for node in nodes.values():
@@ -92,11 +92,11 @@ def _merge(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> dict[st
     Of two spans of one call, our own is kept: it gets the parent and the additional attributes of
     the other.
     """
-    calls = {_call_id(span): span.span_id for span in spans.values() if _call_id(span)}
+    calls = {_response_id(span): span.span_id for span in spans.values() if _response_id(span)}
     timed = [spans[span_id] for span_id in calls.values()]
     moved: dict[str, str] = {}
     for span in sorted(extra, key=lambda s: s.start_ns):
-        ours = calls.get(_call_id(span)) or _match_call(span, timed, {*moved.values()})
+        ours = calls.get(_response_id(span)) or _match_call(span, timed, {*moved.values()})
         if ours is None or span.span_id in spans:
             spans.setdefault(span.span_id, span)
             continue
@@ -113,7 +113,7 @@ def _merge(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> dict[st
 def _place_calls(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> bool:
     """Move each call's span below the span with an event that names it; return True if any
     moved."""
-    calls = {_call_id(span): span.span_id for span in spans.values() if _call_id(span)}
+    calls = {_response_id(span): span.span_id for span in spans.values() if _response_id(span)}
     named = [(span, event.attributes) for span in extra for event in span.events]
     pairs = [(span, values) for span, values in named if values.get(names.RESPONSE_ID) in calls]
     for span, values in pairs:
@@ -135,7 +135,7 @@ def _match_call(span: SpanRecord, calls: Sequence[SpanRecord], used: set[str]) -
     It matches by time: a span without a response id describes a call made while it was open. Of
     several such calls, it is the first that is not matched to another span.
     """
-    if span.attributes.get(names.OPERATION) != names.CHAT or _call_id(span):
+    if span.attributes.get(names.OPERATION) != names.CHAT or _response_id(span):
         return None
     first, last = span.start_ns - _SLACK_NS, span.end_ns + _SLACK_NS
     inside = [c for c in calls if first <= c.start_ns and c.end_ns <= last]
@@ -167,7 +167,7 @@ def _remove_duplicate_agents(
             del spans[span.span_id]
     if root.attributes.get(names.OPERATION) != names.INVOKE_AGENT:
         return
-    top = [i for i in traced if not traced & {*_parents(spans, moved, i)}]
+    top = [i for i in traced if not traced & {*_ancestors(spans, moved, i)}]
     if len(top) == 1:
         inner = spans.pop(top[0])
         moved[top[0]] = root.span_id
@@ -176,7 +176,9 @@ def _remove_duplicate_agents(
         spans[root.span_id] = as_workflow(root)
 
 
-def _parents(spans: Mapping[str, SpanRecord], moved: Mapping[str, str], span_id: str) -> list[str]:
+def _ancestors(
+    spans: Mapping[str, SpanRecord], moved: Mapping[str, str], span_id: str
+) -> list[str]:
     """Return the ancestors of a span, the nearest first, or none if its parents form a cycle."""
     ancestors: list[str] = []
     while span := spans.get(span_id):
@@ -187,7 +189,7 @@ def _parents(spans: Mapping[str, SpanRecord], moved: Mapping[str, str], span_id:
     return ancestors
 
 
-def _call_id(span: SpanRecord) -> str:
+def _response_id(span: SpanRecord) -> str:
     """Return the response id of a chat span, or an empty string for any other span."""
     attributes = span.attributes
     if attributes.get(names.OPERATION) != names.CHAT:

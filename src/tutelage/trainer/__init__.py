@@ -1,4 +1,4 @@
-"""`Trainer` and the algorithms that it is given: training from Python."""
+"""`Trainer` and its algorithms: training from Python."""
 
 from tutelage.platforms import check_platform
 

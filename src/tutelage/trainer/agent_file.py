@@ -1,7 +1,7 @@
-"""The weights of an agent in a file, trained by command: `tutelage train AGENT.py`, and continued.
+"""Training the weights of an agent in a file: `tutelage train AGENT.py`, and its resume.
 
-A command says by flags and keys what a `Trainer` is given as objects; the run folder names the
-agent's file and those of the tasks, so a resume makes the same `Trainer` again.
+Flags and keys of the command become arguments of a `Trainer`; the run folder stores the files of
+the agent and of the tasks, so that a resume creates the same `Trainer`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from tutelage.agents.loading import load_agent
 from tutelage.config import Resolved
-from tutelage.config.aliases import canonical
+from tutelage.config.aliases import canonical_key
 from tutelage.config.keys import flatten
 from tutelage.config.overrides import parse_overrides, read_keys
 from tutelage.errors import ConfigError, RunError
@@ -28,10 +28,10 @@ _OBJECTS = ("train", "val", "test", "model", "reward", "output", "runners")
 """Flags that become arguments of the `Trainer`."""
 
 
-def trainer_of(
+def make_trainer(
     keys: RL, flags: Mapping[str, Any], place: Path | None, progress: Progress
 ) -> Trainer:
-    """The trainer that a command asks for. Raises `ConfigError`."""
+    """Return the trainer of a command. Raises `ConfigError`."""
     if flags.get("tools"):
         raise ConfigError(
             f"--tools={flags['tools']!r} cannot be used here: a custom agent uses the tools of its "
@@ -56,17 +56,20 @@ def trainer_of(
     )
 
 
-def with_file(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
-    """The flags, with what a file of keys says in their place of tasks, model, reward and output.
-    Raises `ConfigError` for a file that cannot be read."""
+def merge_file(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
+    """Return the flags, with tasks, model, reward and output from a file of keys if no flag sets
+    them.
+
+    Raises `ConfigError` for a file that cannot be read.
+    """
     values = {} if file is None else dict(flatten(read_keys(file)))
-    places = {name: (canonical(name, None), name) for name in _OBJECTS if name != "runners"}
+    places = {name: (canonical_key(name, None), name) for name in _OBJECTS if name != "runners"}
     found = {n: values[key] for n, keys in places.items() for key in keys if key in values}
     return found | dict(flags)
 
 
 def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None) -> RL:
-    """The keys of a command, each with its origin: overrides, flags and a file."""
+    """Return the keys of a command with their origins: overrides, flags and a file."""
     parsed = parse_overrides(overrides)
     own = {name: value for name, value in flags.items() if name not in (*_OBJECTS, "tools")}
     in_file = {} if file is None else dict(flatten(read_keys(file)))
@@ -75,26 +78,23 @@ def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | Non
     return keys
 
 
-def trained_file(folder: RunFolder) -> str | None:
-    """The file of the agent that a run trains; None where no file has it."""
-    there = folder.agent.is_file()
-    return json.loads(folder.agent.read_text(encoding="utf-8")).get("file") if there else None
-
-
 def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool = False) -> JSON:
-    """Continue the training of an agent in a file; returns what is in result.json."""
+    """Resume the training of an agent in a file, and return the content of result.json."""
     told = json.loads(folder.agent.read_text(encoding="utf-8"))
     load_agent(told["file"])  # which says so where the file is gone
     resolved = Resolved.from_json(folder.config.read_text(encoding="utf-8"))
     config = resolved.config.model_copy(update={"allow_changes": allow_changes})
     resolved = resolved.model_copy(update={"config": config})
     if not told["tasks"].get("train") and folder.tasks("train").is_file():
-        raise RunError(f"the run in {str(folder.path)!r} has no path of its tasks")
+        raise RunError(
+            f"the run in {str(folder.path)!r} has no file of its training tasks; "
+            "resume it with the program that started it"
+        )
     named = config.agent.reward_name
     flags = {**told["tasks"], "model": config.model.path, "runners": told["runners"]}
     flags["reward"] = None if named in (None, AGENT_REWARD) else named
     keys = RL()
     keys.stored = resolved
-    trainer = trainer_of(keys, flags, folder.path, progress)
+    trainer = make_trainer(keys, flags, folder.path, progress)
     trainer.environment = config.environment.name
     return trainer.fit(told["file"]).details

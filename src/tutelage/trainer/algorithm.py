@@ -1,9 +1,8 @@
-"""`RL` and `SFT`: training of weights as objects, for Python code.
+"""`RL` and `SFT`: configurations of a training of weights as Python objects.
 
-`RL` learns from rewards, `SFT` from demonstrations. Each holds what the command line's `KEY=VALUE`
-arguments hold, in the same keys and aliases, checked the same way, and runs the same job. `VERL` is
-the other name of `RL`, the one that agent code written for verl uses. GRPO is its default
-estimator.
+`RL` learns from rewards, `SFT` from demonstrations. Each takes the keys of the command line's
+`KEY=VALUE` arguments, with the same aliases and checks, and runs the same job. `VERL` is an alias
+of `RL` for code written for verl. The default estimator is GRPO.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+from tutelage.algorithms.extensions import ESTIMATOR, METHODS
 from tutelage.config import Resolved
 from tutelage.config.aliases import spellings
 from tutelage.config.keys import flatten
 from tutelage.config.overrides import Override
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.weights.config import resolve
-from tutelage.weights.config.extensions import ESTIMATOR
-from tutelage.weights.config.presets import METHODS
 from tutelage.weights.config.resolve import ALGORITHM
 
 
 @contextmanager
 def packages_of_training() -> Generator[None]:
-    """Around imports of what trains weights. Raises `MissingExtraError` for a missing package."""
+    """Import packages of training inside the block. Raises `MissingExtraError` for a missing
+    package."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -51,22 +50,23 @@ class RL:
         self.keys: dict[str, Any] = {key: v for key, v in values.items() if v != {}}
         self.overrides = [Override(key, value) for key, value in self.keys.items()]
         self.flags: dict[str, Any] = {}
-        """What a command sets in the place of overrides."""
+        """Flags of a command, which replace overrides."""
         self.file: Path | None = None
-        """A file of keys."""
+        """File of keys."""
         self.stored: Resolved | None = None
-        """The configuration of a run that is continued, which `resolve` returns as it is."""
+        """Configuration of a resumed run, which `resolve` returns unchanged."""
         self.resolved: Resolved | None = None
-        """What the last `resolve` made of them."""
+        """Result of the last `resolve`."""
 
     def has(self, key: str) -> bool:
         """Return True if a key is set, by any of its spellings."""
         return not {key, *spellings(key)}.isdisjoint(self.keys)
 
     def resolve(self, recipe: str = "rl", *, own_agent: bool = False, **flags: Any) -> Resolved:
-        """The full configuration of a run; `flags` are the command line's, such as `train`.
+        """Return the full configuration of a run; `flags` are those of the command line, such as
+        `train`.
 
-        `own_agent` says that a Python agent plays, and not a built-in one.
+        `own_agent` is True if a Python agent plays.
         """
         if self.stored is not None:
             return self.stored
@@ -111,6 +111,7 @@ class SFT(RL):
         self.demonstrations = [str(path) for path in ([demonstrations] if one else demonstrations)]
 
     def resolve(self, recipe: str = "sft", *, own_agent: bool = False, **flags: Any) -> Resolved:
-        """The full configuration of a run; `flags` are the command line's, such as `test`."""
+        """Return the full configuration of a run; `flags` are those of the command line, such as
+        `test`."""
         values = {"data.train_files": self.demonstrations} | flags
         return super().resolve("sft", own_agent=own_agent, **values)

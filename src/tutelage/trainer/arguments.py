@@ -1,4 +1,4 @@
-"""The arguments of a `Trainer`, checked and as the job takes them: agent, tasks, roles, servers."""
+"""Arguments of a `Trainer`, checked and converted for the job: agent, tasks, roles, servers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 Tasks = Dataset[Any] | Sequence[Mapping[str, Any] | Task | str | Path] | str | Path
-"""Tasks as a Dataset, as rows, or as files of them."""
+"""Tasks as a Dataset, as rows, or as files."""
 
 
 _PATH, _MAPPING = (str, Path), (Mapping,)
@@ -53,12 +53,11 @@ _WANTED: Mapping[str, tuple[tuple[type, ...], str]] = {
     "search": (_MAPPING, "keys of a prompt search, as {'rollouts': 300}"),
     "timeout": ((int, float), "seconds, such as 60"),
 }
-"""What an argument has to be, by its name, and how that is said."""
+"""Types of each argument, and their description."""
 
 
 def check_arguments(given: Mapping[str, object], unknown: Mapping[str, object]) -> None:
-    """Raise `ConfigError` for arguments that a `Trainer` does not have, and for those of another
-    type than they have to be, all at once."""
+    """Raise `ConfigError` for unknown arguments of a `Trainer`, and for values of a wrong type."""
     for name, value in unknown.items():
         key = name in all_spellings()
         way = f"; {name} is a training key: algorithm=RL({name}={value!r})" if key else ""
@@ -79,8 +78,8 @@ def check_arguments(given: Mapping[str, object], unknown: Mapping[str, object]) 
 def agent_of(
     given: Any, resources: Mapping[str, Any]
 ) -> tuple[Agent, Mapping[str, Any], str | None]:
-    """The agent that is passed, or that stands in the file AGENT.py or AGENT.py:name, with the
-    resources of its module, of which `resources` win, and the reference of that file."""
+    """Return the agent, given as an object or as AGENT.py or AGENT.py:name, with the resources of
+    its module, which `resources` override, and the reference of its file."""
     agent, found = load_agent(given, resources)
     if not isinstance(given, (str, Path)):
         return agent, found, None
@@ -89,7 +88,7 @@ def agent_of(
 
 
 def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Policy]:
-    """Policies by name; one alone is the main one."""
+    """Return policies by name; a single policy is the main one."""
     if policy is None:
         return {}
     from tutelage.policy.model import Policy
@@ -102,7 +101,7 @@ def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Polic
 
 
 def reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:
-    """A reward function, also from a plain function or a registered name."""
+    """Return a reward function, also from a plain function or a registered name."""
     if given is None or isinstance(given, RewardFunction):
         return given
     if isinstance(given, str):
@@ -116,13 +115,13 @@ def reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> Reward
 
 
 def files_of(given: Tasks | None) -> list[str]:
-    """The files that tasks come from; none for rows."""
+    """Return the files of tasks; empty for rows."""
     rows = [given] if isinstance(given, (str, Path)) else given or ()
     return [str(Path(row).resolve()) for row in rows if isinstance(row, (str, Path))]
 
 
 def tasks_of(given: Tasks | None, name: str) -> Sequence[Task] | None:
-    """Tasks as they are given; None stays None."""
+    """Return tasks as a dataset; None stays None."""
     if given is None or isinstance(given, Dataset):
         return given
     rows = [given] if isinstance(given, (str, Path)) else list(given)
@@ -142,8 +141,8 @@ def tasks_of(given: Tasks | None, name: str) -> Sequence[Task] | None:
 def roles_of(
     resources: NamedResources, endpoints: Mapping[str, str], policies: Mapping[str, Policy]
 ) -> Roles:
-    """What each LLM of a training is. Raises `ConfigError` where there is nothing to train, or a
-    policy that no LLM has."""
+    """Return the role of each LLM of a training. Raises `ConfigError` if no LLM is trained, or a
+    policy has no LLM."""
     roles = Roles.of(resources, endpoints)
     if roles.main is None:
         raise ConfigError(
@@ -173,7 +172,7 @@ def environment_of(given: Any) -> EnvironmentFactory | None:
 
 
 def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout]:
-    """Play the first tasks once each."""
+    """Play the first `n` tasks once each, and return the rollouts."""
     from tutelage.weights.placement import FROZEN, LocalPlacement, PlaySettings
 
     policies = {POLICY: setting.policy, FROZEN: setting.policy, **setting.others}
@@ -189,9 +188,9 @@ def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout
 
 
 def remotes_of(resources: NamedResources, roles: Roles, config: RunConfig) -> RemoteServers | None:
-    """Clients of the LLMs that other servers serve; None if there are none.
+    """Return clients of the LLMs that servers provide; None if there are none.
 
-    Raises `ConfigError` where one is trained of whose samples nobody would know the probability.
+    Raises `ConfigError` for a trained LLM whose server cannot return valid log-probabilities.
     """
     if not roles.remote:
         return None

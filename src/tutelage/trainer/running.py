@@ -1,5 +1,4 @@
-"""How a `Trainer` runs what it is asked for: to its end, with the display of every job, and without
-training in an evaluation."""
+"""Execution of a `Trainer`'s jobs: event loops, interruptions, display, and evaluation."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from tutelage.environments.start import TEST_TASKS, environment_tasks
 from tutelage.errors import ConfigError
 from tutelage.evaluate.config import EvaluationConfig
 from tutelage.evaluate.evaluated_agent import custom_agent
-from tutelage.evaluate.kind import PolicyEvaluation, evaluation_folder, recorded
+from tutelage.evaluate.kind import PolicyEvaluation, evaluation_folder, load_evaluation
 from tutelage.evaluate.preparation import PreparedEvaluation
 from tutelage.policy.sources import model_folder
 from tutelage.rewards import RewardFunction, check
@@ -44,30 +43,32 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Plan = tuple[Resolved, Path, JobInputs]
-"""A training, checked and ready to run: its configuration, its folder, and its objects."""
+"""Checked training, ready to run: its configuration, its folder, and its objects."""
 
 
 def default_progress() -> Progress:
-    """The display of a job: a live picture on a terminal, lines in a notebook, a file or a log."""
+    """Return the display of a job: live on a terminal, lines in a notebook, a file or a log."""
     # The module stands below the trainer: it is found when it is shown.
     return importlib.import_module("tutelage.cli.display").LiveDisplay().open()
 
 
-def blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end: in a thread where an event loop runs already, as in a notebook.
-    Ctrl-C, SIGTERM and SIGHUP cancel it, and are raised when it has ended."""
-    logging.getLogger("asyncio").addFilter(_is_news)
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, in a thread if an event loop is running, as in a notebook.
+
+    Ctrl-C, SIGTERM and SIGHUP cancel it, and are raised after it has ended.
+    """
+    logging.getLogger("asyncio").addFilter(_is_relevant)
     with graceful_exit():
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(_closing(work))
-        return _in_thread(work)
+            return asyncio.run(_close_clients(work))
+        return _run_in_thread(work)
 
 
-async def _closing(work: Coroutine[Any, Any, T]) -> T:
-    """The work, then an end to clients that agents left open: once their loop is closed, closing
-    them fails, with a traceback in whatever runs by then."""
+async def _close_clients(work: Coroutine[Any, Any, T]) -> T:
+    """Await the work, then close clients that agents left open: closing them after their loop is
+    closed would print a traceback."""
     try:
         return await work
     finally:
@@ -76,17 +77,17 @@ async def _closing(work: Coroutine[Any, Any, T]) -> T:
             await asyncio.wait(left, timeout=1)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a record of asyncio is more than a client that an agent left open in a loop of its
-    own: whichever loop runs when it is collected tries to close it, in vain."""
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """Return False for a log record of asyncio about a client that an agent left open in a closed
+    loop."""
     return not record.exc_info or str(record.exc_info[1]) != "Event loop is closed"
 
 
-def _in_thread(work: Coroutine[Any, Any, T]) -> T:
+def _run_in_thread(work: Coroutine[Any, Any, T]) -> T:
     ended, cancels = Future[T](), list[Callable[[], object]]()
 
     async def cancellable() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(_closing(work))
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(_close_clients(work))
         cancels.append(lambda: loop.call_soon_threadsafe(task.cancel))
         return await task
 
@@ -109,9 +110,9 @@ def _in_thread(work: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def stop_told(place: str | Path, progress: Progress, *, own: bool = True) -> Generator[None]:
-    """Say how to resume the run of a folder where it is interrupted. Who brings a display of his
-    own, as the command line does, says it there."""
+def report_stop(place: str | Path, progress: Progress, *, own: bool = True) -> Generator[None]:
+    """Report how to resume the run of a folder after an interruption, unless the caller has a
+    display of its own (`own` is False)."""
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -122,9 +123,9 @@ def stop_told(place: str | Path, progress: Progress, *, own: bool = True) -> Gen
         raise
 
 
-def agreed(place: Path | None, plan: Callable[[Path], Plan]) -> Plan:
-    """What `plan` makes of the folder of a run, a new one if there is none yet: of several
-    ranks all have that of the first, which alone says what is wrong."""
+def agree_on_plan(place: Path | None, plan: Callable[[Path], Plan]) -> Plan:
+    """Return what `plan` makes of the run folder, a new one without `place`. All ranks get the
+    folder of the first rank, which alone raises errors."""
     with packages_of_training():
         from tutelage.weights.process_group import in_step, launched
 
@@ -140,16 +141,16 @@ def agreed(place: Path | None, plan: Callable[[Path], Plan]) -> Plan:
         raise
 
 
-async def trained(
+async def train_weights(
     resolved: Resolved, place: Path, given: JobInputs, progress: Progress
 ) -> TrainingResult:
-    """Train weights: agents play in this event loop, the rest is done in a thread. A rank that
-    follows plays none."""
+    """Train weights: agents play in this event loop, training runs in a thread. Ranks other than
+    the first play nothing."""
     from tutelage.weights import jobs
 
     def job() -> TrainingResult | KeyboardInterrupt | SystemExit:
-        """The training. An interruption, and the end of a rank that follows, come back as values:
-        raised in a thread, they would stop the event loop instead of this task."""
+        """Train. An interruption, and the exit of another rank, are returned as values: raised in a
+        thread, they would stop the event loop instead of this task."""
         folder = RunFolder(place) if follows() else folder_at(place)
         try:
             details = jobs.train(resolved, folder, progress, given)
@@ -171,7 +172,7 @@ async def trained(
     return result
 
 
-def evaluation_of(
+def prepare_agent(
     agent: Any,
     keys: Mapping[str, Any],
     given: Tasks | None,
@@ -182,8 +183,8 @@ def evaluation_of(
     model: str | Path | None,
     factory: EnvironmentFactory | None,
 ) -> PreparedEvaluation:
-    """An agent with its tasks and what answers its LLMs, ready to be evaluated; `keys` are those of
-    an evaluation. Raises `ConfigError` where nothing answers an LLM."""
+    """Return an agent with its tasks and models, prepared for evaluation; `keys` are those of an
+    evaluation. Raises `ConfigError` for an LLM without a model."""
     tasks = tasks_of(given, "test")
     if tasks is None and factory is not None:
         tasks = environment_tasks(factory, {"test": TEST_TASKS}, keys.get("seed", 0))["test"]
@@ -229,11 +230,11 @@ def evaluation_of(
     )
 
 
-async def evaluated(ready: PreparedEvaluation, progress: Progress) -> Evaluation:
-    """Play an evaluation, in a run folder where it is to be kept in one."""
+async def play_evaluation(ready: PreparedEvaluation, progress: Progress) -> Evaluation:
+    """Play an evaluation, in a run folder if it has an output folder."""
     output, name = ready.asked.output, ready.evaluated_agent.agent.name
     with evaluation_folder(output) as folder:
-        with nullcontext() if output is None else stop_told(output, progress):
+        with nullcontext() if output is None else report_stop(output, progress):
             asked = PolicyEvaluation(name, ready.asked, kept=output is not None, given=ready)
             await lifecycle.begin(asked, folder, progress)
-        return recorded(folder)
+        return load_evaluation(folder)

@@ -27,7 +27,7 @@ from tutelage.policy.sources import check_unnamed, model_folder
 from tutelage.prompts import Algorithm
 from tutelage.prompts.play import AgentSpec
 from tutelage.prompts.run import preflight, search_agent
-from tutelage.prompts.setup import PROMPT_ALGORITHMS, SearchSetup, search_setup
+from tutelage.prompts.setup import PROMPT_ALGORITHMS, SearchSetup, build_trainer_setup
 from tutelage.resources import LLM, POLICY, SHIPPED, NamedResources
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
@@ -54,13 +54,13 @@ from tutelage.trainer.arguments import (
 )
 from tutelage.trainer.running import (
     Plan,
-    agreed,
-    blocking,
+    agree_on_plan,
     default_progress,
-    evaluated,
-    evaluation_of,
-    stop_told,
-    trained,
+    play_evaluation,
+    prepare_agent,
+    report_stop,
+    run_blocking,
+    train_weights,
 )
 from tutelage.types import Task
 
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """See the module's docstring; `docs/agents.md` has the whole story.
+    """Trains an agent by an algorithm; `docs/agents.md` explains all arguments.
 
     The policy is `policy` (a `Policy`, or several by name), else the model at `model`, else the
     folder that the policy's `LLM` names, else the embedded small one. `endpoints` says where other
@@ -110,7 +110,7 @@ class Trainer:
         search: Mapping[str, Any] | None = None,
         **unknown: Never,
     ) -> None:
-        """Raises `ConfigError` for what can be seen to be wrong before there is an agent."""
+        """Check the arguments. Raises `ConfigError` for invalid values and combinations."""
         check_arguments({**locals()}, unknown)
         known = (RL, *PROMPT_ALGORITHMS)
         if algorithm is not None and not isinstance(cast("object", algorithm), known):
@@ -131,7 +131,7 @@ class Trainer:
         self.algorithm: RL | Algorithm = algorithm or RL()
         self.optimiser, self.search = optimiser, dict(search or {})
         self.num_epochs, self.n_runners = num_epochs, n_runners
-        self.train_dataset = _passed("train_dataset", train_dataset)
+        self.train_dataset = _check_passed("train_dataset", train_dataset)
         self.val_dataset, self.test_dataset = val_dataset, test_dataset
         self.resources = NamedResources(resources or {})
         self.output_dir = None if output_dir is None else Path(output_dir)
@@ -162,19 +162,19 @@ class Trainer:
         Cancelling ends the run, which can be continued. Raises `ConfigError` and other
         `TutelageError`s, most of them before anything runs.
         """
-        tasks = _passed("train_dataset", train_dataset)
+        tasks = _check_passed("train_dataset", train_dataset)
         shown = default_progress() if self.progress is None else self.progress
         progress, own = CallbackProgress(shown, self.callbacks), self.progress is None
         try:
             if not isinstance(self.algorithm, RL):
-                setup = self._search(self.algorithm, agent, tasks, val_dataset)
+                setup = self._prepare_search(self.algorithm, agent, tasks, val_dataset)
                 place = self.output_dir or fresh_name("prompt", claim=True)
-                with stop_told(place, progress, own=own):
+                with report_stop(place, progress, own=own):
                     return await search_agent(setup, place, self.callbacks, progress)
-            plan = partial(self._plan, self.algorithm, agent, tasks, val_dataset)
-            resolved, place, job_inputs = agreed(self.output_dir, plan)
-            with stop_told(place, progress, own=own):
-                result = await trained(resolved, place, job_inputs, progress)
+            plan = partial(self._prepare, self.algorithm, agent, tasks, val_dataset)
+            resolved, place, job_inputs = agree_on_plan(self.output_dir, plan)
+            with report_stop(place, progress, own=own):
+                result = await train_weights(resolved, place, job_inputs, progress)
             for callback in self.callbacks:
                 callback.on_train_end(result)
             return result
@@ -188,9 +188,9 @@ class Trainer:
         *,
         val_dataset: Tasks | None = None,
     ) -> TrainingResult:
-        """`train` for code without an event loop, and for notebooks. Ctrl-C, SIGTERM and SIGHUP end
-        it, and it can be continued; after the latter two the process ends."""
-        return blocking(self.train(agent, train_dataset, val_dataset=val_dataset))
+        """Run `train` without an event loop, also in notebooks. Ctrl-C, SIGTERM and SIGHUP end the
+        run, which can be resumed; the latter two also end the process."""
+        return run_blocking(self.train(agent, train_dataset, val_dataset=val_dataset))
 
     def evaluate(
         self,
@@ -202,13 +202,13 @@ class Trainer:
         success: str | None = None,
         output_dir: str | Path | None = None,
     ) -> Evaluation:
-        """Play the test tasks with the trainer's policy, model or endpoints, and train nothing.
+        """Play the test tasks with the trainer's policy, model or endpoints, without training.
 
-        Each task has `samples` rollouts, at temperature 0 for one of them and else 1; `success` is
-        what succeeds, such as `right` or `>=0.5`. With `output_dir` it is a run, which goes on
-        after a kill. `a.compare(b)` is the paired difference of two evaluations.
+        Each task has `samples` rollouts, at temperature 0 for one and else 1; `success` defines
+        success, such as `right` or `>=0.5`. With `output_dir` it is a run, which can be resumed.
+        `a.compare(b)` is the paired difference of two evaluations.
         """
-        passed = _passed("test_dataset", test_dataset)
+        passed = _check_passed("test_dataset", test_dataset)
         given = self.test_dataset if passed is None else passed
         asked: dict[str, Any] = {"samples": samples, "temperature": temperature}
         asked |= {"success": success, "seed": self.seed, "runners": self.n_runners}
@@ -217,7 +217,7 @@ class Trainer:
         factory, named = self._factory, self.environment
         if isinstance(named, str):
             factory = load_environment(named)
-        ready = evaluation_of(
+        ready = prepare_agent(
             agent, asked, given, self.resources, self.endpoints, self._reward, self._policies,
             self.model, factory,
         )  # fmt: skip
@@ -225,30 +225,29 @@ class Trainer:
         ready = replace(ready, evaluated_agent=player, on_rollout=on_rollout(self.callbacks))
         progress = default_progress() if self.progress is None else self.progress
         try:
-            return blocking(evaluated(ready, progress))
+            return run_blocking(play_evaluation(ready, progress))
         finally:
             progress.finish()
 
     def dev(self, agent: Any, n: int = 3) -> DevReport:
         """Play `n` training tasks with the untrained policy, or for a prompt search with the
-        prompt as it is, and report what was seen.
+        initial prompt, and return a report.
 
-        Nothing is trained and nothing is stored: it shows calls, agents, tokens, rewards and
-        failures of an agent before a run is worth starting.
+        Nothing is trained or stored: the report shows calls, agents, tokens, rewards and failures.
         """
-        return blocking(self.preflight(agent, n))
+        return run_blocking(self.preflight(agent, n))
 
     async def preflight(self, agent: Any, n: int) -> DevReport:
-        """`dev` for code in an event loop; the rollouts play in it."""
+        """Run `dev` in an event loop, in which the rollouts play."""
         if not isinstance(self.algorithm, RL):
-            setup = self._search(self.algorithm, agent, None, None)
+            setup = self._prepare_search(self.algorithm, agent, None, None)
             return DevReport(tuple(await preflight(setup, n)))
         if isinstance(self.algorithm, SFT):
             raise ConfigError("SFT does not play training tasks; use dev with a Trainer for RL")
         from tutelage.weights.inputs import prepare_rl
 
         place = self.output_dir or fresh_name("agent")
-        resolved, _, job_inputs = self._plan(self.algorithm, agent, None, None, place)
+        resolved, _, job_inputs = self._prepare(self.algorithm, agent, None, None, place)
         async with job_inputs.manager:
             setting = await asyncio.to_thread(prepare_rl, resolved.config, None, job_inputs)
             rollouts = await asyncio.to_thread(play_once, setting, job_inputs, n)
@@ -256,15 +255,15 @@ class Trainer:
 
     # ------------------------------------------------------------ what they share
 
-    def _tasks(self, train: Tasks | None, val: Tasks | None) -> dict[str, Tasks | None]:
-        """Tasks by split, as they were passed; `train` and `val` replace the trainer's own."""
+    def _split_tasks(self, train: Tasks | None, val: Tasks | None) -> dict[str, Tasks | None]:
+        """Return the tasks by split; `train` and `val` replace the trainer's own."""
         return {
             "train": self.train_dataset if train is None else train,
             "val": self.val_dataset if val is None else val,
             "test": self.test_dataset,
         }
 
-    def _search(
+    def _prepare_search(
         self,
         algorithm: Algorithm,
         agent: Any,
@@ -274,8 +273,8 @@ class Trainer:
         if len(self._policies) > 1:
             raise ConfigError("a prompt search supports only one policy; pass policy=Policy")
         player, resources, _ = agent_of(agent, self.resources)
-        tasks = [tasks_of(given, split) for split, given in self._tasks(train, val).items()]
-        return search_setup(
+        tasks = [tasks_of(given, split) for split, given in self._split_tasks(train, val).items()]
+        return build_trainer_setup(
             algorithm,
             AgentSpec(
                 player,
@@ -298,7 +297,7 @@ class Trainer:
             self.optimiser,
         )
 
-    def _plan(
+    def _prepare(
         self,
         algorithm: RL,
         agent: Any,
@@ -306,7 +305,7 @@ class Trainer:
         val_dataset: Tasks | None,
         place: Path,
     ) -> Plan:
-        """Check everything that can be checked without a model."""
+        """Check everything that can be checked without a model, and return the training."""
         player, own, file = agent_of(agent, self.resources)
         values = {**player.own_resources(), **own}
         if not any(isinstance(v, LLM) and not v.tokenizer_only for v in values.values()):
@@ -314,7 +313,7 @@ class Trainer:
         resources = NamedResources(values)
         player.check([*resources])
         roles = roles_of(resources, self.endpoints, self._policies)
-        passed = self._tasks(train_dataset, val_dataset)
+        passed = self._split_tasks(train_dataset, val_dataset)
         train, val, test = (tasks_of(given, split) for split, given in passed.items())
         if isinstance(algorithm, SFT):
             if train is not None or val is not None:
@@ -325,7 +324,7 @@ class Trainer:
         elif train is None and (val is not None or test is not None):
             raise ConfigError("val_dataset and test_dataset also need a train_dataset")
         main = cast("str", roles.main)
-        resolved = self._resolve(algorithm, train, test, place, model_folder(resources[main]))
+        resolved = self._configure(algorithm, train, test, place, model_folder(resources[main]))
         if not self._policies and resolved.config.model.path in (None, SHIPPED):
             check_unnamed(main, resources[main])
         manager = RolloutManager(
@@ -344,7 +343,7 @@ class Trainer:
         )  # fmt: skip
         return resolved, place, job_inputs
 
-    def _resolve(
+    def _configure(
         self,
         algorithm: RL,
         train: Sequence[Task] | None,
@@ -382,9 +381,8 @@ class Trainer:
         return algorithm.resolve("math" if embedded else "rl", own_agent=True, **flags)
 
 
-def _passed(name: str, tasks: Tasks | EllipsisType) -> Tasks | None:
-    """The tasks, or None if the argument was left out. Raises `ConfigError` for tasks that are
-    None: whatever was to give them gave nothing."""
+def _check_passed(name: str, tasks: Tasks | EllipsisType) -> Tasks | None:
+    """Return the tasks, or None if the argument was omitted. Raises `ConfigError` for None."""
     if cast("object", tasks) is None:
         raise ConfigError(
             f"{name}=None is not supported; pass rows, a Dataset or a file, or omit it for the "

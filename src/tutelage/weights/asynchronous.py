@@ -1,17 +1,17 @@
-"""Asynchronous training: groups of rollouts are played ahead of the steps that learn from them.
+"""Asynchronous training: play groups of rollouts ahead of the steps that learn from them.
 
-Groups are numbered in the order in which the step-by-step loop would play them, with its tasks and
-seeds. One is admitted while `accepted + running < (step + 1 + staleness) * batch`; a step takes the
-first `batch` groups that are complete, and drops those of which a token is more than `staleness`
-versions old. They stay in the store, and nothing is trained on them; others are admitted in their
-place. The rollouts are tasks of the run's event loop, which stands still while the learner
-computes: an engine never sees weights that are half updated, and what goes on meanwhile is what
-environments wait for. Between two steps the engine takes the new weights, and rollouts go on.
+Groups are numbered in the order in which the synchronous loop would play them, with the same tasks
+and seeds. A group is admitted while `accepted + running < (step + 1 + staleness) * batch`. A step
+takes the first `batch` complete groups, and drops groups with a token that is more than `staleness`
+versions old; they stay in the store without being trained on, and other groups are admitted in
+their place. Rollouts are tasks of the run's event loop, which does not run while the learner
+computes, so an engine never sees partly updated weights. Between two steps the engine loads the new
+weights, and the rollouts continue.
 
-Which groups a step takes depends on the clock, so it is an event, written before the update when
-the store has the rollouts. After a resume the steps that have one take their groups from the store,
-bit for bit; then the groups that were complete wait for their step again, and those that were
-running are played again. `sampling.py` has the loop that plays a step's rollouts and then learns.
+Which groups a step takes depends on time, so it is recorded as an event before the update, when the
+store has the rollouts. After a resume the recorded steps take their groups from the store, bit for
+bit; then the complete groups wait for their step again, and the running ones are played again.
+`sampling.py` has the synchronous loop.
 """
 
 from __future__ import annotations
@@ -39,18 +39,21 @@ from tutelage.weights.sampling import (
 )
 
 EVENT = "groups"
-"""Which groups met in a step, and which were dropped before it."""
+"""The event with a step's groups, and those dropped before it."""
 LOOK_SECONDS = 0.5
-"""Between two looks at whether a stop was requested."""
+"""Seconds between two checks for a requested stop."""
 STATE = "async"
-"""Where a phase remembers which groups are on their way."""
+"""Key of the queue's state in the phase's data."""
 
 
 class GroupQueue:
-    """The groups of a phase; see the module's docstring."""
+    """The queue of a phase's rollout groups, which are played ahead of their steps."""
 
     def __init__(self, work: TrainingRun, phase: str, config: RunConfig, steps: int | None) -> None:
-        """Goes on from where the checkpoint left the phase, which has `steps` if that is known."""
+        """Create the queue, continuing from the phase's checkpoint.
+
+        `steps` is the number of steps of the phase, if it is known.
+        """
         self._work, self._phase, self._steps = work, phase, steps
         self._size, self._chains = config.data.train_batch_size, config.agent.num_chains
         self._staleness = config.async_training.staleness_threshold
@@ -59,11 +62,11 @@ class GroupQueue:
         self._admitted: int = kept.get("admitted", 0)
         self._dropped: int = kept.get("dropped", 0)
         self._open: dict[int, int] = dict(kept.get("open", ()))
-        """Groups that are admitted, and neither trained nor dropped, with the tick of admission."""
+        """Admitted groups that are neither trained nor dropped, with their tick of admission."""
         self._complete = self._recorded()
         self._running: dict[int, asyncio.Task[None]] = {}
         self._replayed: dict[int, JSON] = {}
-        """The last event of each step; one that was written again makes those after it void."""
+        """The last event of each step; a repeated event invalidates those of later steps."""
         for event in work.run.events:
             if event["event"] == EVENT and event["phase"] == phase:
                 step = event["step"]
@@ -73,7 +76,7 @@ class GroupQueue:
         self._tasks: dict[int, list[Task]] = {}
 
     def play_groups(self, step: int) -> RolloutGroups:
-        """The groups of a step: those that the record has for it, else the first complete ones."""
+        """Return the groups of a step: the recorded ones, else the first complete ones."""
         start, work = time.perf_counter(), self._work
         self._admit(step)
         event = None if self._live else self._replayed.get(step)
@@ -99,7 +102,7 @@ class GroupQueue:
         return RolloutGroups([*chain(*groups)], played, None, metrics)
 
     def close(self) -> None:
-        """Cancel what runs: the phase is over."""
+        """Cancel the running groups, at the end of the phase."""
         tasks = [*self._running.values()]
         for task in tasks:
             task.cancel()
@@ -110,8 +113,10 @@ class GroupQueue:
     # ------------------------------------------------------------ what is on its way
 
     def _admit(self, step: int, dropped: int = 0) -> None:
-        """Admit the groups of the steps until this one and of `staleness` more, and `dropped` in
-        place of others that it is about to drop."""
+        """Admit the groups of the steps up to this one and `staleness` more.
+
+        `dropped` more groups replace those that are about to be discarded.
+        """
         ahead = step + 1 + self._staleness
         ahead = ahead if self._steps is None else min(ahead, self._steps)
         most = drawn(self._work.setting, ahead)
@@ -120,19 +125,21 @@ class GroupQueue:
             self._admitted += 1
 
     def _fresh(self, step: int) -> tuple[list[int], list[int]]:
-        """Play until the groups of a step are complete, and record which they are."""
+        """Play until the groups of a step are complete, and record their numbers."""
         work, version = self._work, self._work.setting.policy.version
         size = drawn(work.setting, step + 1) - drawn(work.setting, step)
         if not self._live:
             # From here on nothing is replayed. Rollouts of later versions than there are now are
             # of a training that is lost, and are played again.
             self._live = True
-            for number in [n for n, group in self._complete.items() if comes_after(group, version)]:
+            newest = {n: map(newest_version, _sampled(g)) for n, g in self._complete.items()}
+            for number in [n for n, known in newest.items() if max(known, default=0) > version]:
                 self._discard(self._complete.pop(number))
         while True:
             ready = sorted(number for number in self._complete if number in self._open)
-            behind = {n: versions_behind(self._complete[n], version) for n in ready}
-            dropped = [n for n in ready if behind[n] > self._staleness]
+            sampled = {n: [s.policy_version for s in _sampled(self._complete[n])] for n in ready}
+            oldest = {n: min(known, default=version) for n, known in sampled.items()}
+            dropped = [n for n in ready if version - oldest[n] > self._staleness]
             taken = [n for n in ready if n not in dropped][:size]
             self._admit(step, len(dropped))
             self._start()
@@ -148,7 +155,7 @@ class GroupQueue:
         return taken, dropped
 
     def _start(self) -> None:
-        """Play the groups that are admitted, and neither complete nor running."""
+        """Start the admitted groups that are neither complete nor running."""
         missing = self._open.keys() - self._complete.keys() - self._running.keys()
         if not missing:
             return
@@ -177,8 +184,8 @@ class GroupQueue:
         del self._running[number]
 
     async def _next(self) -> None:
-        """Let rollouts go on until a group has ended, or it is time to look around. Raises what a
-        group raised."""
+        """Wait until a group has ended or a check is due. Raises the exception of a failed
+        group."""
         tasks = [*self._running.values()]
         if not tasks:  # the last one has ended just before this began
             return
@@ -191,7 +198,7 @@ class GroupQueue:
     # ------------------------------------------------------------ what is on record
 
     def _recorded(self) -> dict[int, list[Rollout]]:
-        """The complete groups that the store has and no step before the checkpoint took."""
+        """Return the stored complete groups that no step before the checkpoint has used."""
         work, mode, tick = self._work, Mode.TRAIN, self._work.state.tick
         for key in [key for key in work.recorded if key[1:] == (mode.value, self._label)]:
             del work.recorded[key]
@@ -221,7 +228,7 @@ class GroupQueue:
             self._work.run.store.discard_rollout(rollout.run_id, rollout.id)
 
     def _remember(self) -> None:
-        """Keep for the checkpoint what is on its way."""
+        """Save the state of the queue for the checkpoint."""
         self._work.state.phase_data[STATE] = {
             "admitted": self._admitted,
             "dropped": self._dropped,
@@ -229,16 +236,7 @@ class GroupQueue:
         }
 
 
-def versions_behind(group: Sequence[Rollout], version: int) -> int:
-    """How many versions the oldest token of a group is behind."""
-    return version - min((s.policy_version for s in _sampled(group)), default=version)
-
-
-def comes_after(group: Sequence[Rollout], version: int) -> bool:
-    """Whether a version later than this one sampled any token of a group."""
-    return any(newest_version(sampled) > version for sampled in _sampled(group))
-
-
 def _sampled(group: Sequence[Rollout]) -> list[Sampled]:
-    """What a policy that is trained sampled in the attempts that count."""
+    """Return the sampled tokens of all calls of trained policies in the last attempts of a
+    group."""
     return [c.sampled for r in group for c in r.last.calls if c.policy is not None]

@@ -1,11 +1,11 @@
-"""Rollouts to a training batch: rows, rewards, groups, advantages, and what is left out and why.
+"""Convert rollouts to a training batch: rows, rewards, groups and advantages.
 
 A failed rollout is data: one that failed for the agent's own reasons counts with its failure
 reward, also where it failed before a token was sampled: it has no row then, and stays in its
 group's statistics. One that infrastructure lost is left out of baselines and losses, and counted. A
 rollout that became several rows stays one rollout in every statistic. `make_rows` makes rows of
 rollouts, `with_advantages` gives them advantages; between the two `learner.py` asks models for what
-an estimator needs (values, log-probabilities of a reference). `learner.py` turns the batch into an
+an estimator needs (values, log-probabilities of a reference). `update.py` turns the batch into an
 optimizer step; the mathematics is `algorithms/rl`.
 
 Legend: B rows, T tokens.
@@ -30,7 +30,7 @@ from tutelage.resources import POLICY
 from tutelage.rollouts.rows import build_rows
 from tutelage.runs.metrics import is_truncated
 from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import Success, cause_words, succeeded
+from tutelage.statistics.outcome import Success, format_cause, is_success
 from tutelage.types import Rollout
 
 FAILURE_BUDGET = 0.5
@@ -39,7 +39,7 @@ FAILURE_BUDGET = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """What statistics know of a rollout that counts: one that infrastructure did not lose."""
+    """The statistics of a rollout that counts, that is one without an infrastructure failure."""
 
     id: str
     group: str
@@ -48,16 +48,15 @@ class _Played:
     truncated: bool
     overlong: float
     tool_errors: float
-    """What its length and its failed tool calls cost, 0 or less; `reward` has both."""
+    """Deduction for failed tool calls, 0 or less, like `overlong`; `reward` includes both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of a step's rollouts with what is known of their tokens: B rows, T tokens, 0 where the
-    mask is 0.
+    """The rows of a step's rollouts with values per token: B rows, T tokens, 0 where the mask is 0.
 
-    `make_rows` begins it, `with_advantages` adds what the update aims at, the update what the
-    trainer says of the tokens.
+    `make_rows` creates it, `with_advantages` adds advantages, and the update adds the trainer's
+    log-probabilities.
     """
 
     rollouts: list[_Played]
@@ -69,44 +68,47 @@ class Batch:
     one, or a grammar left them nothing to choose."""
     mask_BT: Tensor
     old_logp_BT: Tensor
-    """Log-probabilities as the engine recorded them."""
+    """Log-probabilities that the engine recorded."""
     rewards_BT: Tensor
     """The rollout's reward on the last token of its last row, less those of its turns, each on the
     last trained token of its turn."""
     advantages_BT: Tensor
     returns_BT: Tensor
-    """What the critic aims at; the estimator's own where there is no critic."""
+    """The critic's targets, or the estimator's returns without a critic."""
     old_values_BT: Tensor
     """The critic's values before the update, 0 without a critic."""
     left_out: frozenset[int] = frozenset()
     """Rollouts that count in their group and have no loss."""
     stale: frozenset[int] = frozenset()
-    """Rows of which an older version of the policy sampled a token."""
+    """Rows with a token sampled by an older version of the policy."""
     closed: int = 0
-    """Groups of which no rollout is left."""
+    """Number of groups without a valid rollout."""
     groups: int = 0
     zero_variance: int = 0
-    """Groups whose rewards are all equal."""
+    """Number of groups whose rewards are all equal."""
     single_member: int = 0
-    """Groups of which fewer than two rollouts are left, so that there is nothing to compare."""
+    """Number of groups with fewer than two valid rollouts."""
     trainer_logp_BT: Tensor | None = None
-    """The trainer's log-probabilities before the update, which ratios are taken against; None where
-    the update's own forward pass tells them."""
+    """The trainer's log-probabilities before the update, the denominator of ratios; None if the
+    update's own forward pass computes them."""
     ref_logp_BT: Tensor | None = None
-    """Log-probabilities of the reference, where there is one."""
+    """Log-probabilities of the reference, if there is one."""
     kl_BT: Tensor | None = None
-    """The distance from the reference that is taken from the reward, where it is."""
+    """The KL to subtract from the reward, if it is configured there."""
     weights_BT: Tensor | None = None
-    """Importance weights between sampler and trainer, where one is corrected by the other."""
+    """Importance weights between sampler and trainer, if a correction is on."""
     logp_BT: Tensor | None = None
-    """What the update's first passes over the tokens said, NaN where none was made."""
+    """Log-probabilities of the update's first pass over each token, NaN without one."""
     entropy_BT: Tensor | None = None
 
     @property
     def known_gap(self) -> dict[str, float]:
-        """`max_dlogp`, the largest difference between sampler and trainer where the trainer has
-        said something of its own, on rows that its own version sampled: on others it is no error.
-        Empty where nothing was compared."""
+        """Return `max_dlogp`, the largest difference of log-probabilities between sampler and
+        trainer.
+
+        Only rows sampled by the current version count, since other rows differ without an error.
+        Empty if the trainer computed no log-probabilities itself.
+        """
         known_BT = self.trainer_logp_BT
         fresh = [b for b in range(len(self.rows)) if b not in self.stale]
         if known_BT is None or known_BT is self.old_logp_BT or not fresh:
@@ -115,8 +117,8 @@ class Batch:
 
     @property
     def group_metrics(self) -> dict[str, float]:
-        """Rows of a rollout that has any, shares of the zero-variance groups, and what length
-        and failed tool calls cost a rollout on average."""
+        """Return metrics of groups: rows per rollout, shares of groups with zero variance, and the
+        mean penalties for length and failed tool calls."""
         out = {
             "rollout/rows": len(self.rows) / len(set(self.rollouts_B)),
             "group/zero_variance": self.zero_variance / max(1, self.groups),
@@ -129,11 +131,12 @@ class Batch:
         return out
 
     def mini_batches(self, size: int | None, seeds: SeedTree) -> list[list[int]]:
-        """Row numbers of each optimizer batch of `size` rollouts; shuffled when there are several.
+        """Return the row numbers of each optimizer batch of `size` rollouts, shuffled if there are
+        several.
 
-        An optimizer batch changes what is learned: rows of one rollout stay in one, and so do the
-        rollouts of one task, which were compared with each other, where `size` has room for them.
-        There is one at least, empty where every rollout is left out.
+        All rows of a rollout are in the same optimizer batch, and so are the rollouts of a task if
+        `size` allows it. There is at least one optimizer batch, which is empty if all rollouts are
+        left out.
         """
         rollouts = sorted(set(self.rollouts_B) - self.left_out)
         size = size or len(rollouts)
@@ -158,14 +161,15 @@ class Batch:
         ]
 
     def token_budget(self, live: Sequence[int], count: int | None, actor: ActorConfig) -> int:
-        """Tokens of a micro-batch, which is only as much as is computed at once: as configured, or
-        those of `count` rows of the longest."""
+        """Return the number of tokens of a micro-batch: as configured, or of `count` rows of the
+        greatest length."""
         if count is None or not live:
             return actor.max_tokens_per_micro_batch
         return count * max(len(self.rows[b].ids) for b in live)
 
     def cutter(self, numbers: list[int], device: torch.device) -> Callable[[Tensor], Tensor]:
-        """What cuts a tensor of the batch to some rows, no wider than they are, on a device."""
+        """Return a function that selects rows of a batch tensor, trims padding and moves them to
+        `device`."""
         width = max(len(self.rows[b].ids) for b in numbers)
         return lambda tensor_BT: tensor_BT[numbers, :width].to(device)
 
@@ -173,11 +177,11 @@ class Batch:
 def make_rows(
     rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY, version: int = 0
 ) -> Batch:
-    """Rows and rewards of a step's rollouts, of the calls that train `policy`, now at `version`.
+    """Create the rows and rewards of a step's rollouts for `policy`, now at `version`.
 
-    A rollout in which only another trained policy spoke is no sample of this one and does not
-    count; one in which no policy was called counts for each. Raises `FailureBudgetError` when
-    infrastructure lost too many, or nothing was sampled.
+    A rollout in which only other trained policies were called is left out; one without any call
+    counts for each policy. Raises `FailureBudgetError` if too many rollouts failed by
+    infrastructure, or if no token was sampled.
     """
     judged = [r for r in rollouts if r.reward is not None]
     if len(rollouts) - len(judged) > FAILURE_BUDGET * len(rollouts):
@@ -210,13 +214,22 @@ def make_rows(
     for b, row in enumerate(rows):
         mask_BT[b, : len(row.mask)] = torch.tensor(row.mask, dtype=torch.bool)
         old_logp_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
-    rule = Success.of(config.reward.success)
+    rule, buffer = Success.of(config.reward.success), config.reward_model.overlong_buffer
     played: list[_Played] = []
     for r in judged:
         assert r.reward is not None, "it was judged"
-        costs, cut = (_overlong(r, config), _tool_errors(r, config)), is_truncated(r)
-        reward = r.reward.value + sum(costs)
-        played.append(_Played(r.id, r.group, reward, succeeded(r, rule), cut, *costs))
+        overlong, earned = 0.0, r.reward.value
+        if buffer.enable:  # DAPO's soft length penalty as verl has it (arXiv 2503.14476, eq. 13)
+            length = sum(len(call.sampled.token_ids) for call in r.last.calls)
+            exceeding = length - (config.response_tokens - buffer.len)
+            overlong = min(-exceeding / buffer.len * buffer.penalty_factor, 0.0)
+        # Failed tool calls take from a positive reward. A failure has nothing to lose: else the one
+        # with fewer errors would be better than its group.
+        failed = sum(result.error is not None for result in r.last.tool_results)
+        price = -min(1.0, failed * config.reward_model.tool_error_penalty) * max(earned, 0.0)
+        reward = earned + sum((overlong, price))
+        traits = (is_success(r, rule), is_truncated(r))
+        played.append(_Played(r.id, r.group, reward, *traits, overlong, price))
     masked = config.algorithm.mask_truncated
     for number, last in {number: b for b, number in enumerate(owners)}.items():
         # The sum of the turns' rewards is the reward, unless a reward function gave another one.
@@ -247,39 +260,24 @@ def make_rows(
     )
 
 
-def _overlong(rollout: Rollout, config: RunConfig) -> float:
-    """DAPO's soft length penalty, as verl computes it (Yu et al., arXiv 2503.14476, eq. 13)."""
-    buffer = config.reward_model.overlong_buffer
-    if not buffer.enable:
-        return 0.0
-    length = sum(len(call.sampled.token_ids) for call in rollout.last.calls)
-    exceeding = length - (config.response_tokens - buffer.len)
-    return min(-exceeding / buffer.len * buffer.penalty_factor, 0.0)
-
-
-def _tool_errors(rollout: Rollout, config: RunConfig) -> float:
-    """What failed tool calls take from a positive reward. A failure has nothing to lose: else the
-    one with fewer errors would be better than its group."""
-    assert rollout.reward is not None, "it was judged"
-    failed = sum(result.error is not None for result in rollout.last.tool_results)
-    share = min(1.0, failed * config.reward_model.tool_error_penalty)
-    return -share * max(rollout.reward.value, 0.0)
-
-
 def with_advantages(
     batch: Batch,
     config: RunConfig,
     *,
     values_BT: Tensor | None = None,
+    following_BT: Tensor | None = None,
     baselines: Mapping[str, float] | None = None,
     beta: float = 0.0,
 ) -> Batch:
-    """Rows with their advantages: `values_BT` for an estimator with a critic, `baselines` by group
+    """Rows with their advantages: `values_BT` for an estimator with a critic, `following_BT` its
+    values of what would have followed where a rollout was cut off, `baselines` by group
     for one with greedy rollouts. The batch's KL, where it has one, costs `beta` times itself of the
     reward of each token. Groups are counted by their rewards alone: a KL differs between any two
     rollouts."""
     rule = config.algorithm
     rewards_BT = batch.rewards_BT
+    if following_BT is not None:
+        rewards_BT = rewards_BT + rule.gamma * following_BT
     if batch.kl_BT is not None:
         rewards_BT = kl_in_reward(rewards_BT, batch.kl_BT, batch.mask_BT, beta)
     # Rollouts without a row get one without a trained token for as long as statistics are made.
@@ -321,7 +319,7 @@ def with_advantages(
 
 
 def _unmarked(rollouts: Sequence[Rollout]) -> str:
-    """What to say where models were called, and no call trains the policy."""
+    """Return the error message for rollouts with calls, none of which trains the policy."""
     calls = [call for r in rollouts for call in r.last.calls]
     if rollouts and not calls:
         return "your agent never called llm.endpoint or llm.chat; "
@@ -336,6 +334,6 @@ def _unmarked(rollouts: Sequence[Rollout]) -> str:
 
 
 def _ends(rollouts: Sequence[Rollout]) -> str:
-    """How the rollouts ended, counted: causes of failure, and how agents stopped."""
-    ends = (cause_words(f.cause) if (f := r.last.failure) else r.last.stop for r in rollouts)
+    """Count the rollouts by failure cause or by how the agent stopped."""
+    ends = (format_cause(f.cause) if (f := r.last.failure) else r.last.stop for r in rollouts)
     return ", ".join(f"{count} x {end}" for end, count in Counter(ends).most_common())

@@ -1,14 +1,15 @@
-"""Checkpoints: all that the rest of a run depends on, written aside and renamed.
+"""Checkpoints: the whole state of a run, written to a temporary folder that is then renamed.
 
-A checkpoint is a folder named by training steps, `step_000040/`: the policy as an ordinary Hugging
-Face folder, `tensors.pt` with the bits of weights and optimizer, the counters as JSON, and
-`checksums.json`, written last, which `load` compares with every file. It is saved in the middle of
-training, so training goes on from any of them, also after the run has finished. Between phases
-there are `step_000040_tick_000045/`, named by the run's clock too; they go when the run has
-finished. Random generators need no place in it: every draw is addressed by the seed tree.
+A checkpoint is a folder named by its number of training steps, such as `step_000040/`. It has the
+policy as an ordinary Hugging Face folder, `tensors.pt` with the exact weights and optimizer state,
+the counters as JSON, and `checksums.json`, which is written last and compared with every file by
+`load`. Training can continue from any checkpoint that was saved during training, also after the run
+has finished. Checkpoints between phases, such as `step_000040_tick_000045/`, are also named by the
+run's clock and are removed when the run has finished. They have no random state, since every draw
+is addressed by the seed tree.
 
-A kill while one is written leaves the one before it, and a folder without its last file is ignored.
-The format of the tensors is torch's, read with `weights_only=True`.
+If the process is killed while it writes a checkpoint, the previous one remains, and a folder
+without its last file is ignored. The tensors have torch's format, read with `weights_only=True`.
 """
 
 from __future__ import annotations
@@ -31,30 +32,30 @@ from tutelage.errors import RunError
 from tutelage.runs.folder import RunFolder, disk_error, write_json
 
 KEPT = 2
-"""Checkpoints of training that stay beside the best one, unless the run asks for another number."""
+"""Default number of training checkpoints that are kept in addition to the best one."""
 SUMS = "checksums.json"
 BEST = "best"
-"""Where the results have the step that did best in validation, and how well."""
+"""Key of the results for the step with the best validation result, and that result."""
 DROPPED = "dropped_groups"
-"""Where the results have how many groups asynchronous training has dropped."""
+"""Key of the results for the number of groups that asynchronous training has dropped."""
 COLD, RL, CONTROL, SFT = "cold_start", "rl", "control", "sft"
 TRAINED: Mapping[str, str] = {RL: "rl_steps", SFT: "sft_steps"}
-"""Phases from whose checkpoints training can go on, and what the results call their steps."""
+"""Phases from whose checkpoints training can continue, and the keys of their steps in results."""
 _NAME = re.compile(r"step_\d{6,}(_tick_\d{6,})?")
 _BETWEEN = "_tick_"
 _PARTS = "parts"
-"""A folder in torch's distributed format, with the state of what is shared out over ranks."""
+"""A folder in torch's distributed format, with the state that is sharded over ranks."""
 _DAMAGED = ".damaged"
 
 
 @dataclass(slots=True)
 class TrainingState:
-    """Where a run stands. Everything here is a function of config and seed, but for `seconds`."""
+    """The state of a run. All fields but `seconds` depend on config and seed only."""
 
     phase: str = ""
     """The phase in progress."""
     phase_step: int = 0
-    """Steps of it that are done."""
+    """Number of completed steps of the phase."""
     tick: int = 0
     """The run's clock: grows by one with each training step and each evaluation."""
     policy_version: int = 0
@@ -64,15 +65,15 @@ class TrainingState:
     max_dlogp: float | None = None
     """None until rows have been compared."""
     results: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What ended phases found."""
+    """Results of the phases that have ended."""
     phase_data: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the phase in progress remembers."""
+    """Data of the phase in progress."""
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     """Wall-clock seconds by phase."""
 
 
 def place(folder: RunFolder, state: TrainingState) -> Path:
-    """Where the checkpoint of a state lies."""
+    """Return the folder of a state's checkpoint."""
     done = state.results.get("done", ())
     if state.phase in TRAINED and state.phase not in done:
         return folder.checkpoints / f"step_{state.phase_step:06d}"
@@ -88,11 +89,11 @@ def save(
     keep: int | None = KEPT,
     write_parts: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Write a checkpoint, whose folder `write_policy` makes with the policy in it, and remove older
-    ones: the last `keep` of training stay (None for all), and the best. `write_parts` writes what
-    is shared out over ranks.
+    """Write a checkpoint and remove older ones.
 
-    Raises `RunError` when the disk is full; older ones stay then.
+    `write_policy` creates the folder with the policy in it. The last `keep` checkpoints of training
+    (None for all) and the best one are kept. `write_parts` writes the tensors that are sharded over
+    ranks. Raises `RunError` if the disk is full; older checkpoints are kept then.
     """
     final = place(folder, state)
     aside = final.with_name(f".{final.name}.tmp")
@@ -127,22 +128,8 @@ def save(
     return final
 
 
-def check_room(folder: RunFolder, each: int, keep: int | None) -> None:
-    """Raise `RunError` if the disk has no room for the checkpoints of a run, `each` of so many
-    bytes: those that stay, the best one, and one that is being written."""
-    kept = 2 + (keep or 1)
-    place = next(path for path in (folder.path, *folder.path.absolute().parents) if path.is_dir())
-    free = shutil.disk_usage(place).free
-    if kept * each > free:
-        raise RunError(
-            f"{kept} checkpoints of {each / 1e6:,.1f} MB do not fit in {str(place)!r}, which has "
-            f"{free / 1e6:,.1f} MB left; lower trainer.max_actor_ckpt_to_keep, or choose an "
-            "--output on another disk"
-        )
-
-
 def seal(folder: Path) -> None:
-    """Flush the files of a folder to the disk, and keep a checksum of each in a last one."""
+    """Flush the files of a folder to the disk, and write their checksums to a last file."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)
     for path in paths:
         _flush(path)
@@ -150,7 +137,7 @@ def seal(folder: Path) -> None:
 
 
 def check_seal(folder: Path) -> None:
-    """Raise `RunError` where a file of a complete folder is not as it was written."""
+    """Raise `RunError` if a file of a complete folder differs from its checksum."""
     try:
         sums: dict[str, str] = json.loads((folder / SUMS).read_text(encoding="utf-8"))
         wrong = [name for name in sums if _sum(folder / name) != sums[name]]
@@ -168,7 +155,7 @@ def _sum(path: Path) -> str:
 
 
 def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
-    """Read a checkpoint whose files have their checksums. Raises `RunError` for any other."""
+    """Read a checkpoint. Raises `RunError` if a file is missing or differs from its checksum."""
     check_seal(path)
     try:
         state = TrainingState(**json.loads((path / "state.json").read_text()))
@@ -186,10 +173,10 @@ def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
 def load_newest(
     folder: RunFolder, note: Callable[[str], None]
 ) -> tuple[TrainingState, dict[str, Any]] | None:
-    """Read the newest checkpoint of a run that is as it was written, None if there is none yet.
+    """Read the newest intact checkpoint of a run, or return None without any checkpoint.
 
-    Newer ones that are damaged are said to `note` and set aside. Raises `RunError` where no
-    checkpoint is left.
+    Newer damaged ones are reported to `note` and renamed. Raises `RunError` if all checkpoints are
+    damaged.
     """
     damaged: dict[Path, RunError] = {}
     for path in reversed(complete(folder)):
@@ -211,7 +198,7 @@ def load_newest(
 
 
 def complete(folder: RunFolder) -> list[Path]:
-    """All complete checkpoints, oldest first."""
+    """Return all complete checkpoints, oldest first."""
     if not folder.checkpoints.is_dir():
         return []
     paths = (p for p in folder.checkpoints.iterdir() if _NAME.fullmatch(p.name))
@@ -219,12 +206,13 @@ def complete(folder: RunFolder) -> list[Path]:
 
 
 def of_training(folder: RunFolder) -> list[Path]:
-    """The complete checkpoints that were saved in the middle of training, oldest first."""
+    """Return the complete checkpoints that were saved during training, oldest first."""
     return [path for path in complete(folder) if _BETWEEN not in path.name]
 
 
 def drop_between(folder: RunFolder) -> None:
-    """Remove the checkpoints that were saved after training, where training can go on from one."""
+    """Remove the checkpoints that were saved after training, if one saved during training
+    exists."""
     trained = of_training(folder)
     for path in complete(folder) if trained else ():
         if path not in trained:
@@ -232,7 +220,7 @@ def drop_between(folder: RunFolder) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Have the operating system write a file or folder to the disk."""
+    """Flush a file or folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

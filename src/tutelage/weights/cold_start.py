@@ -1,11 +1,11 @@
-"""The cold start: supervised steps on demonstrations, before the first rollout is rewarded.
+"""The cold start: supervised steps on demonstrations before reinforcement learning.
 
-Two parts. Clean demonstrations, until measured greedy success shows that the skills are there
-(calling a tool, copying numbers into it, reading its result), and a cool-down that makes them
-sharp. Then demonstrations of mixed quality, as real logs are: a stated share of them guesses an
-answer instead of calling its tools, so the policy that reinforcement learning receives mostly
-guesses, and has to find out what pays. Each step is a function of seed and step number. `run.py`
-has the shared parts of all phases; `sft.py` takes the step from here.
+It has two parts. The first trains on clean demonstrations until measured greedy success shows the
+skills (calling a tool, copying numbers into it, reading its result), and then cools down. The
+second trains on demonstrations of mixed quality, as in real logs: a configured share of them
+guesses an answer instead of calling its tools, so the policy at the start of reinforcement learning
+mostly guesses, and has to learn what is rewarded. Each step depends only on seed and step number.
+`run.py` has the shared parts of all phases; `sft.py` uses the supervised step.
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ from tutelage.types import Mode
 from tutelage.weights.checkpoint import COLD
 from tutelage.weights.inputs import TrainingInputs
 from tutelage.weights.measure import measure, quick_eval
-from tutelage.weights.optim import Optimizer, supervised_optimizer
+from tutelage.weights.optim import SUPERVISED, Optimizer, make_optimizer
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import epoch_places
 
 WARMUP = 20
-"""Steps over which the learning rate rises."""
+"""Number of steps over which the learning rate rises."""
 
 FLOOR = 0.05
-"""Share of the learning rate at the end of the cool-down, and in the mixed part."""
+"""Factor of the learning rate at the end of the cool-down, and in the mixed part."""
 
 MIXED_EVERY = 10
-"""Steps of the mixed part between two measurements of sampled success."""
+"""Number of steps of the mixed part between two measurements of sampled success."""
 
 
 def run_cold_start(work: TrainingRun, run: Run) -> None:
-    """Clean demonstrations until the skill is measured, a cool-down, then mixed ones."""
+    """Run the cold start: clean demonstrations until the skill is measured, a cool-down, mixed
+    ones."""
     setting, state, config = work.setting, work.state, work.setting.config
     sft = config.sft
     named, group = setting.policy.named(), setting.group
-    work.optimizer = optimizer = work.restore(
-        supervised_optimizer(named, lr=sft.lr, kind=sft.optimizer, group=group)
-    )
+    optim = SUPERVISED.model_copy(update={"lr": sft.lr})
+    optimizer = work.restore(make_optimizer(named, optim, sft.optimizer, group))
+    work.optimizer = optimizer
     warmup = WARMUP if setting.shown is None else min(WARMUP, max(1, sft.max_steps))
     name = "cold start" if setting.shown is None else "demonstrations"
     run.progress.phase(name, steps=sft.max_steps + sft.cooldown_steps + sft.mixed_steps)
@@ -70,7 +71,7 @@ def run_cold_start(work: TrainingRun, run: Run) -> None:
 
 
 def _clean_step_ended(work: TrainingRun, values: dict[str, float]) -> None:
-    """Measure greedy success when it is time; it decides when the cool-down begins."""
+    """Measure greedy success if it is due; the result decides when the cool-down begins."""
     state, sft = work.state, work.setting.config.sft
     data, done = state.phase_data, state.phase_step
     last = "skilled" in data and done == data["skilled"] + sft.cooldown_steps
@@ -94,7 +95,8 @@ def _clean_step_ended(work: TrainingRun, values: dict[str, float]) -> None:
 
 
 def _mixed_step_ended(work: TrainingRun, mixed: int, values: dict[str, float]) -> None:
-    """Measure sampled success when it is time, `mixed` steps into that part; it decides the end."""
+    """Measure sampled success if it is due, after `mixed` steps of this part; the result decides
+    when it ends."""
     state, sft = work.state, work.setting.config.sft
     if mixed % MIXED_EVERY == 0:
         warm = work.setting.config.rollout.temperature
@@ -112,7 +114,7 @@ def _mixed_step_ended(work: TrainingRun, mixed: int, values: dict[str, float]) -
 def demonstration_rows(
     setting: TrainingInputs, seeds: SeedTree, guess_share: float, step: int = 0
 ) -> list[Row]:
-    """One batch of demonstrations: the next ones, or drawn from all that there are."""
+    """Return the rows of one batch of demonstrations: the next ones, or drawn at random."""
     rng, shown, size = seeds.python(), setting.tasks.shown, setting.config.sft.batch_size
     if setting.shown is not None:
         rows, order = setting.shown.train, setting.seeds.child(COLD, "order")
@@ -133,8 +135,11 @@ def demonstration_rows(
 def learning_rate(
     step: int, cooldown_from: int | None, cooldown_steps: int, warmup: int = WARMUP
 ) -> float:
-    """Share of the learning rate at a step: warm-up, constant until the skill is measured, then
-    linear to `FLOOR` over the cool-down, and constant again."""
+    """Return the factor of the learning rate at a step.
+
+    It rises in the warm-up, is constant until the skill is measured, falls linearly to `FLOOR` in
+    the cool-down, and is constant again.
+    """
     rise = min(1.0, (step + 1) / warmup)
     if cooldown_from is None or step < cooldown_from:
         return rise
@@ -151,7 +156,8 @@ def supervised_step(
     tokens_at_once: int,
     group: ProcessGroup = ONE_PROCESS,
 ) -> dict[str, float]:
-    """One step on rows: mean negative log-likelihood of their trained tokens."""
+    """Make one optimizer step on rows, on the mean negative log-likelihood of their trained
+    tokens."""
     start = time.perf_counter()
     total = sum(sum(r.mask) for r in rows)
     plan = policy.micro_batches(rows, tokens_at_once)

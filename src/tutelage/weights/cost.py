@@ -1,8 +1,8 @@
-"""What a training will cost: how much is played, said before it starts, and how long that takes.
+"""Estimate the cost of a training: the number of rollouts and the time.
 
-How many rollouts there will be is known from the configuration (`planned`). How long they take is
-estimated from passes of the policy on this machine (`total_time`), until rollouts and updates have
-been measured. `runs/estimate.py` puts both into words.
+The number of rollouts follows from the configuration (`planned`). Their time is estimated from
+forward passes of the policy on this machine (`total_time`), until rollouts and updates have been
+measured. `runs/estimate.py` formats both.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from tutelage.weights.run import TrainingRun
 
 
 def planned(setting: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
-    """How many rollouts a training by rewards will play, how many tokens they may have, and what
-    grades them."""
+    """Return how many rollouts a run will play, their token limit, and how they are graded."""
     config, limit, own = setting.config, step_limit(setting), setting.policy.max_positions
     size, chains = config.data.train_batch_size, config.agent.num_chains
     plan = f"{size * chains:,} rollouts a step, until the time is over"
@@ -41,26 +40,19 @@ def planned(setting: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
     bound = "" if setting.context == own else f" (the model: {own:,})"
     tokens = f"at most {config.turn_tokens:,} a turn, {config.response_tokens:,} a rollout, "
     grader = grader_of(setting.given, setting.reward)
-    if grader is None:
-        whose = "the agent returns" if setting.environment is None else "the environment gives"
-        graded = f"what {whose}"
-    elif grader.sees_attempt:
-        graded = f"{grader.name}, which grades the reply"
-    else:
-        graded = f"{grader.name}, which never sees the reply: it has no parameter 'prediction'"
-    return {
-        "plan": plan,
-        "tokens": f"{tokens}context {setting.context:,}{bound}",
-        "reward": graded,
-    }
+    graded = f"what {'the agent' if setting.environment is None else 'the environment'} returns"
+    if grader is not None:
+        sees = "grades" if grader.sees_attempt else "has no parameter 'prediction' to see"
+        graded = f"{grader.name}, which {sees} the reply"
+    return {"plan": plan, "tokens": f"{tokens}context {setting.context:,}{bound}", "reward": graded}
 
 
 # ---------------------------------------------------------------- time
 
 
 def _work(setting: TrainingInputs, phase: str, done: int = 0) -> tuple[int, int, int]:
-    """Count what a phase has after `done` of its steps: demonstrations, rollouts to train on, and
-    rollouts to measure with."""
+    """Count the rest of a phase after `done` steps: demonstrations, rollouts to train on, rollouts
+    to measure."""
     config, limit = setting.config, step_limit(setting) or done
     sft, every = config.sft, config.trainer.test_freq
     if phase == COLD:
@@ -73,8 +65,10 @@ def _work(setting: TrainingInputs, phase: str, done: int = 0) -> tuple[int, int,
 
 
 def _expect(work: TrainingRun, demonstration: float, rollout: float, update: float) -> str:
-    """Keep how long each phase will take, if a demonstration, a rollout and learning from it take
-    these seconds; returns the time of the whole run in words."""
+    """Record the expected seconds of each phase, and return the time of the whole run as text.
+
+    The arguments are the seconds of a demonstration, of a rollout, and of the update on a rollout.
+    """
     state, setting, total = work.state, work.setting, work.clock.elapsed()
     for phase in work.expected:
         shown, trained, measured = _work(
@@ -91,8 +85,11 @@ def _expect(work: TrainingRun, demonstration: float, rollout: float, update: flo
 
 
 def total_time(work: TrainingRun) -> dict[str, str]:
-    """Estimate how long a run takes before it begins, as a fact to show: by passes of the policy on
-    this machine, where the work of the recipe is known in those (`WORK`)."""
+    """Estimate the run's time before it begins, as text, from forward passes of the policy on this
+    machine.
+
+    Only for recipes whose work is known in passes (`WORK`).
+    """
     setting, rewarded = work.setting, RL in work.expected
     passes, on_cpu = WORK.get(setting.config.recipe), setting.choice.device.type == "cpu"
     if passes is None or setting.given is not None or not on_cpu or setting.group.size > 1:
@@ -110,9 +107,10 @@ def total_time(work: TrainingRun) -> dict[str, str]:
 
 
 def measure_cost(work: TrainingRun, update: float | None, made: int) -> None:
-    """Measure how long a training takes, and say it after the first step that this process made.
-    `update` is what the step's update took, in seconds; None where no rollout of it had an
-    advantage."""
+    """Measure the run's speed, and show an estimate after the first step of this process.
+
+    `update` is the time of the step's update in seconds, or None if no rollout had an advantage.
+    """
     pace, setting = work.pace, work.setting
     if pace is None or setting.config.async_training.staleness_threshold > 0:
         return  # its pace beside the updates was not measured

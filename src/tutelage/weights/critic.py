@@ -1,10 +1,10 @@
-"""The critic: a value model, its optimizer, and one update of it from a batch.
+"""The critic: a value model, its optimizer, and its update from a batch.
 
-Only estimators that declare it have one. Its trunk begins as a copy of the policy that
-reinforcement learning starts from or as the model of `critic.model.path`. A batch is cut into
-optimizer batches of rollouts as the policy's is, each with the number of its own trained tokens as
-the denominator, so that neither micro-batches nor rows change the gradient. The loss is
-`algorithms/rl/value.py`; `learner.py` says when to step.
+Only estimators that declare it have one. Its trunk starts as a copy of the policy at the start of
+reinforcement learning, or as the model of `critic.model.path`. A batch is split into optimizer
+batches of rollouts in the same way as the policy's, each with its number of trained tokens as the
+denominator, so that neither micro-batches nor rows change the gradient. The loss is in
+`algorithms/rl/value.py`; `learner.py` calls the update.
 
 Legend: B rows, T tokens.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl import value_loss
+from tutelage.algorithms.rl.value import explained_variance, value_loss
 from tutelage.config import RunConfig
 from tutelage.errors import RunError
 from tutelage.policy.numerics import Numerics
@@ -31,7 +31,7 @@ from tutelage.weights.scoring import by_token
 
 
 class Critic:
-    """A value model in training."""
+    """A value model with its optimizer."""
 
     def __init__(
         self,
@@ -48,14 +48,34 @@ class Critic:
         )
 
     def values(self, rows: list[Row]) -> Tensor:
-        """The value of each trained token, [B, T], without gradient."""
+        """Return the value of each trained token [B, T], without gradient."""
         budget, dtype = self._config.actor.max_tokens_per_micro_batch, self._numerics.dtype
         return by_token(
             rows, budget, lambda some: self.model.values(some, dtype), group=self._group
         )
 
+    def following(self, batch: Batch) -> Tensor | None:
+        """The value of the state that each rollout which was cut off ended in, at its last trained
+        token, [B, T]; None where `algorithm.bootstrap_truncated` is off."""
+        if not self._config.algorithm.bootstrap_truncated:
+            return None
+        last = {number: b for b, number in enumerate(batch.rollouts_B)}
+        ended = [b for number, b in last.items() if batch.rollouts[number].truncated]
+        ends = [int(batch.mask_BT[b].nonzero()[-1]) for b in ended]
+        # A value is that of the state before a token, so one more token stands for what follows.
+        rows = [
+            Row((*batch.rows[b].ids[: end + 1], batch.rows[b].ids[end]), (0,) * (end + 1) + (1,))
+            for b, end in zip(ended, ends, strict=True)
+        ]
+        out_BT = torch.zeros_like(batch.rewards_BT)
+        if rows:
+            following_BT = self.values(rows)
+            out_BT[ended, ends] = following_BT[range(len(rows)), [end + 1 for end in ends]]
+        return out_BT
+
     def update(self, batch: Batch, *, seeds: SeedTree, rate: float) -> dict[str, float]:
-        """Train on a batch that has values and returns; metrics are means over optimizer steps.
+        """Train on a batch that has values and returns; return means of metrics over optimizer
+        steps.
 
         `value/explained_variance` is that of the values before the update.
         """
@@ -76,7 +96,8 @@ class Critic:
         }
 
     def _accumulate(self, batch: Batch, part: list[int]) -> tuple[float, float]:
-        """The gradient of one optimizer batch; its loss and its share of clipped tokens."""
+        """Accumulate the gradient of one optimizer batch; return its loss and its share of clipped
+        tokens."""
         config, rows = self._config, batch.rows
         count = config.critic.ppo_micro_batch_size_per_gpu
         count = count or config.actor.ppo_micro_batch_size_per_gpu
@@ -107,12 +128,12 @@ class Critic:
         return float(sum(r[0] for r in reports)), float(sum(r[1] for r in reports))
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights and optimizer."""
+        """Return the state of weights and optimizer."""
         weights = {n: t.detach() for n, t in self.model.named()}
         return {"weights": weights, "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a `state_dict`, bit for bit. Raises `RunError` when it is another model's."""
+        """Load a `state_dict`, bit for bit. Raises `RunError` if it belongs to another model."""
         shapes = {n: t.shape for n, t in self.model.named()}
         if {n: t.shape for n, t in state_dict["weights"].items()} != shapes:
             raise RunError(
@@ -121,11 +142,3 @@ class Critic:
             )
         self._group.load(self.model.named(), state_dict["weights"])
         self._optimizer.load_state_dict(state_dict["optimizer"])
-
-
-def explained_variance(values_K: Tensor, returns_K: Tensor) -> float:
-    """`1 - Var(G - V) / Var(G)`: 1 is perfect, 0 as good as a constant; 0 when G is constant."""
-    spread = float(returns_K.var(correction=0)) if returns_K.numel() else 0.0
-    if spread < 1e-12:
-        return 0.0
-    return 1.0 - float((returns_K - values_K).var(correction=0)) / spread

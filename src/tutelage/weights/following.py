@@ -1,10 +1,9 @@
-"""What the ranks beside the first do in a run: the same phases, without its folder, store and
-console.
+"""Run a training on the ranks other than rank 0, without run folder, store and console.
 
-Rank 0 leads. It alone plays rollouts, decides by the clock, writes and shows; the others get what
-it has played and decided (`ProcessGroup.agree`) and do the same step with it. What they note of a
-run goes to a folder of their own that ends with them. `jobs.py` asks here how a run begins on
-several ranks; `process_group.py` has the protocol.
+Only rank 0 plays rollouts, makes decisions by time, writes files and shows progress. The other
+ranks get its rollouts and decisions (`ProcessGroup.agree`) and compute the same steps. They write
+to a temporary folder. `jobs.py` starts a run on several ranks here; `process_group.py` has the
+protocol.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import importlib
 import os
 import platform
 import tempfile
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,35 +35,34 @@ if TYPE_CHECKING:
     from tutelage.weights.kinds import WeightTraining
 
 MARK = ".ranks"
-"""A file that rank 0 makes in the run folder for the others to look for."""
+"""A file in the run folder by which the other ranks check that they see the folder."""
 NOT_BY_RAY = (
     "custom agents cannot be trained by ranks placed by Ray: remove trainer.nnodes, and start with "
     "torchrun --nproc-per-node=2 SCRIPT.py (or -m tutelage train AGENT.py)"
 )
 """What is said where Ray would place the ranks that train one."""
-PATIENCE = 20.0
-"""Seconds that a rank which has failed listens whether rank 0 has too."""
 
 
-def together(job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON]) -> JSON:
-    """Return the result of a run on every rank that a launcher has started or that Ray is to place:
-    `lead` works on it on rank 0, and the others follow."""
-    group = launched()
-    if group.size > 1:
-        return _as_rank(job, folder, lead, group)
-    if "RANK" in os.environ or machine_facts().placed_ranks(job.resolved.config) == 1:
-        return lead()
+@contextmanager
+def ranks_of(job: WeightTraining, folder: RunFolder) -> Generator[ProcessGroup]:
+    """The processes that work on a run: those that a launcher has started, or that Ray is to place,
+    until this is left; else this one alone."""
+    group, placed = launched(), machine_facts().placed_ranks(job.resolved.config) > 1
+    if group.size > 1 or "RANK" in os.environ or not placed:
+        yield group
+        return
     if job.given is not None:
         raise ConfigError(NOT_BY_RAY)
     ray_ranks = importlib.import_module("tutelage.distributed.ray_ranks")
     with ray_ranks.placed(job.resolved, folder.path) as group:
-        return _as_rank(job, folder, lead, group)
+        yield group
 
 
-def _as_rank(
-    job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON], group: ProcessGroup
+def as_rank(
+    job: WeightTraining, folder: RunFolder, group: ProcessGroup, lead: Callable[[], JSON]
 ) -> JSON:
-    """The result of a run on this rank."""
+    """The result of a run on this rank of several: `lead` works on it on rank 0, and the others
+    follow."""
     own = {} if job.given is None else job.given.sources
     check_ranks(group, facts_of(job.resolved) | own, folder)
     if group.rank:
@@ -76,7 +74,7 @@ def _as_rank(
 
 
 def facts_of(resolved: Resolved) -> dict[str, str]:
-    """What a step depends on and each rank has for itself: code, versions, configuration."""
+    """Return the code, versions and configuration of this rank that a step depends on."""
     import torch
 
     keys = flatten(resolved.config.model_dump(mode="json"))
@@ -88,8 +86,10 @@ def facts_of(resolved: Resolved) -> dict[str, str]:
 
 
 def check_ranks(group: ProcessGroup, facts: Mapping[str, str], folder: RunFolder) -> None:
-    """Raise `RunError` on rank 0 where a rank differs from it, or does not see its run folder; the
-    others end without a word."""
+    """Raise `RunError` on rank 0 if a rank differs from it or does not see its run folder.
+
+    Other ranks exit silently.
+    """
     path = folder.path.absolute()
     mark = path / MARK
     group.agree(mark.touch)
@@ -120,15 +120,17 @@ def check_ranks(group: ProcessGroup, facts: Mapping[str, str], folder: RunFolder
 
 
 class _NoWriter(StoreWriter):
-    """Takes what rank 0 stores, and drops it."""
+    """A store writer that discards all records, for ranks other than rank 0."""
 
     def _submit(self, items: Sequence[object]) -> None:
-        """Drop it."""
+        """Discard the records."""
 
 
 def _follow(job: WeightTraining, name: str, group: ProcessGroup) -> None:
-    """Work through the phases of a run as a rank that does not lead. Rank 0 reports an error that
-    every rank has, and a stop."""
+    """Run the phases of a training on a rank other than 0.
+
+    Rank 0 reports errors that all ranks have, and stops.
+    """
     job.work = TrainingRun(job.resolved, in_step(group, job.make_setting), job.loop)
     with tempfile.TemporaryDirectory(prefix="tutelage-rank-") as place:
         folder = RunFolder(Path(place) / name)
@@ -146,21 +148,8 @@ def _follow(job: WeightTraining, name: str, group: ProcessGroup) -> None:
             except KeyboardInterrupt as stopped:
                 raise SystemExit(0) from stopped
             except TutelageError as error:
-                if _met_alone(group):
+                if group.goes_on():
                     raise RunError(f"rank {group.rank} of {group.size}: {error}") from error
                 raise SystemExit(0) from error
             finally:
                 job.close()
-
-
-def _met_alone(group: ProcessGroup) -> bool:
-    """Whether rank 0 goes on after what ended this rank."""
-    heard: list[None] = []
-
-    def listen() -> None:
-        heard.append(group.agree(lambda: None))
-
-    listener = threading.Thread(target=listen, name="last-word", daemon=True)
-    listener.start()
-    listener.join(PATIENCE)
-    return bool(heard) or listener.is_alive()

@@ -1,17 +1,17 @@
-"""Everything a job works with, made from a configuration: tasks, tools, reward, policy, engines.
+"""Create the inputs of a training from its configuration: tasks, tools, reward and policy.
 
-Cheap and fallible things come first (files, names, the reward's parameters), so that bad input is
-refused before any model loads. The phases run on a `TrainingInputs`. Of demonstrations, only what
-the assistant wrote is trained (`Codec.demonstration`); what does not fit the model is refused.
+Inputs that are cheap to check come first (files, names, the reward's parameters), so that invalid
+ones are refused before any model loads. All phases use `TrainingInputs`. Of demonstrations, only
+the assistant's tokens are trained (`Codec.demonstration`); those that do not fit the model are
+refused.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -23,7 +23,7 @@ from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
 from tutelage.environments.protocol import EnvironmentFactory
-from tutelage.environments.start import check_repeats, play_demonstrations
+from tutelage.environments.start import check_repeats, fitting, imitated_episodes
 from tutelage.errors import ConfigError, DataError, ModelError, counted
 from tutelage.policy.codec import Codec
 from tutelage.policy.machine import ComputeSettings, apply_settings, choose_compute
@@ -51,63 +51,69 @@ from tutelage.runs.inputs import (
 from tutelage.runs.job_inputs import JobInputs
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
-from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, overlap_of
-from tutelage.tasks.overlap import Overlap, content, count_overlap
+from tutelage.tasks.demonstrations import (
+    Demonstration,
+    count_demonstration_overlap,
+    load_demonstrations,
+    said,
+    texts_of,
+)
+from tutelage.tasks.overlap import Overlap, count_overlap, hash_task
 from tutelage.tools.tool import Tool
-from tutelage.types import Constraint, Message, Mode, Sampling, Task, ToolSpec
+from tutelage.types import Constraint, Mode, Sampling, Task, ToolSpec
 from tutelage.weights.config.extensions import load_extensions
 from tutelage.weights.learner import try_extensions
 from tutelage.weights.paths import check_models_exist
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 
 EMBEDDED_LENGTH = 1024
-"""Positions of a policy that is made here, unless a key says otherwise."""
+"""Default maximum sequence length of an embedded policy."""
 EVALUATION_SLOTS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SFTDataset:
-    """Token rows to train on, and others to measure the loss on."""
+    """Token rows to train on, and rows to measure the loss on."""
 
     train: Sequence[Row]
     val: Sequence[Row] = ()
     remarks: Sequence[str] = ()
-    """A line for each file of which something is left out."""
+    """A note for each file with rows that are left out."""
     origin: str = ""
-    """Where rows that precede reinforcement learning come from, and what they cost."""
+    """Origin and cost of the rows that are learned before reinforcement learning."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingInputs:
-    """What a job works with."""
+    """The inputs of a training: configuration, tasks, tools, reward, policies and data."""
 
     config: RunConfig
     seeds: SeedTree
     tasks: Tasks
     tools: Mapping[str, Tool]
     reward: RewardFunction | None
-    """None where the rewards of an agent's turns count."""
+    """None if the rewards of an agent's turns count."""
     policy: Policy
     choice: ComputeSettings
     given: JobInputs | None = None
-    """The Python agent that is trained, and what came with it; None for a built-in agent."""
+    """The Python agent to train and its inputs, or None for a built-in agent."""
     others: Mapping[str, Policy] = field(default_factory=dict[str, "Policy"])
-    """Further policies that are trained at once, by name."""
+    """Further policies that are trained at the same time, by name."""
     sft_dataset: SFTDataset | None = None
-    """What the recipe `sft` trains on; see `sft.py`."""
+    """The data of the recipe `sft`; see `sft.py`."""
     shown: SFTDataset | None = None
-    """What is learned before reinforcement learning, from `data.demonstrations`."""
+    """The rows of `data.demonstrations`, learned before reinforcement learning."""
     overlap: Overlap = field(default_factory=Overlap)
-    """Tasks that stand in more than one split."""
+    """Tasks that are in more than one split."""
     group: ProcessGroup = ONE_PROCESS
     """The processes that train."""
     environment: EnvironmentFactory | None = None
-    """What answers the agent over several turns."""
+    """Creates the environment that answers the agent over several turns."""
     imitated: Sequence[Demonstration] = ()
-    """Episodes of the environment that are learned before reinforcement learning."""
+    """Episodes of the environment to imitate before reinforcement learning."""
 
     def notes(self) -> list[str]:
-        """What is said of the data at the start."""
+        """Return notes on the data, shown at the start."""
         dataset = self.sft_dataset or self.shown
         more = [] if dataset is None else [*dataset.remarks]
         if self.environment is not None and not self.environment.deterministic:
@@ -120,11 +126,12 @@ class TrainingInputs:
 
     @property
     def examples(self) -> int:
-        """Number of training tasks, or of rows of demonstrations."""
+        """Return the number of training tasks, or of rows of demonstrations."""
         return len(self.tasks.train if self.sft_dataset is None else self.sft_dataset.train)
 
     def agent(self, temperature: float, *, with_tools: bool = True) -> LoopAgent:
-        """The agent at a temperature; without tools it is given none and gets no results."""
+        """Create the built-in agent with a sampling temperature, and without tools if `with_tools`
+        is False."""
         config = self.config
         return AGENTS.find(config.agent.agent_type)(
             self.tools if with_tools else {},
@@ -141,7 +148,7 @@ class TrainingInputs:
         )
 
     def limits(self, run_id: str, mode: Mode = Mode.TRAIN) -> RunnerSettings:
-        """What bounds the rollouts of a run."""
+        """Return the limits of a run's rollouts."""
         agent, at_once = self.config.agent, self.config.data.val_batch_size
         return RunnerSettings(
             run_id,
@@ -156,14 +163,15 @@ class TrainingInputs:
         )
 
     def save_policies(self, folder: Path) -> None:
-        """Write what is trained: the policy as a Hugging Face folder, in it the others."""
+        """Save the trained policy as a Hugging Face folder, with further trained policies
+        inside."""
         self.policy.save(folder, replace=True)
         for name, other in self.others.items():
             other.save(folder / "policies" / name)
 
     @property
     def context(self) -> int:
-        """Tokens of one rollout, its prompt and observations among them."""
+        """Return the maximum number of tokens of a rollout, with prompt and observations."""
         rollout = self.config.rollout
         at_once = min(rollout.slots, max(self.config.rollouts_per_batch, EVALUATION_SLOTS))
         known = rollout.max_len or self.policy.context(at_once, self.choice.numerics.dtype)
@@ -171,7 +179,7 @@ class TrainingInputs:
 
 
 def step_limit(setting: TrainingInputs) -> int | None:
-    """Training steps, where the configuration bounds them."""
+    """Return the maximum number of training steps, or None without a limit."""
     config = setting.config
     if config.epochs is None:
         return config.trainer.total_training_steps
@@ -179,8 +187,10 @@ def step_limit(setting: TrainingInputs) -> int | None:
 
 
 def drawn(setting: TrainingInputs, steps: int) -> int:
-    """Tasks, or rows of demonstrations, that the first `steps` steps draw. Where epochs end the
-    training, the last step draws the rest."""
+    """Return the number of tasks, or rows of demonstrations, that the first `steps` steps draw.
+
+    If epochs end the training, the last step draws the rest.
+    """
     config, count = setting.config, steps * setting.config.data.train_batch_size
     return count if config.epochs is None else min(count, config.epochs * setting.examples)
 
@@ -188,10 +198,12 @@ def drawn(setting: TrainingInputs, steps: int) -> int:
 def load_work(
     config: RunConfig, given: JobInputs | None
 ) -> tuple[Tasks, Mapping[str, Tool], RewardFunction | None, EnvironmentFactory | None]:
-    """Read the tasks of a run, the tools of its agent, the reward that grades what an agent does
-    not grade itself (None leaves it to the rewards of an environment), and the environment: from
-    the configuration, or as a Python agent brings them. Raises `TutelageError`s for what cannot be
-    read, and for a reward that does not fit the tasks."""
+    """Load the tasks of a run, its tools, reward and environment from the configuration or a Python
+    agent.
+
+    The reward is None if rewards come from the environment. Raises `TutelageError`s for inputs that
+    cannot be read, and for a reward that does not fit the tasks.
+    """
     limit, tested = config.trainer.val_tasks, most_test_tasks(config)
     factory = None if given is None else given.environment
     factory = environment_of(config) if factory is None else factory
@@ -229,9 +241,11 @@ def prepare_rl(
     given: JobInputs | None = None,
     imitated: Path | None = None,
 ) -> TrainingInputs:
-    """Make the setting of a run. `policy_folder` overrides where the policy comes from and
-    `imitated` the episodes of an environment (resume); `given` is the Python agent with its tasks,
-    where there is one."""
+    """Create the inputs of reinforcement learning.
+
+    On resume `policy_folder` overrides the start of the policy and `imitated` the episodes of an
+    environment. `given` is a Python agent with its tasks, or None.
+    """
     load_extensions(config)
     try_extensions(config)
     check_models_exist(config)
@@ -241,7 +255,8 @@ def prepare_rl(
     acted = factory is not None and not config.data.demonstrations
     if factory is not None and not demonstrated.rows:
         new = config.model.path is None and (given is None or not given.policies)
-        demonstrated = _episodes(config, factory, tasks.train, imitated, new)
+        rows, origin = imitated_episodes(config, factory, tasks.train, imitated, new)
+        demonstrated = DemonstrationRows(rows, (), origin)
     config = _within_epoch(config, len(tasks.train))
     if demonstrated.rows:  # which are all clean; a negative number of steps means passes over them
         each, sft = -(-len(demonstrated.rows) // config.sft.batch_size), config.sft
@@ -255,7 +270,7 @@ def prepare_rl(
         tool_specs = [*(tool.spec for tool in tools.values()), *factory.tools]
     if given is not None and given.policies and config.model.lora.rank:
         raise ConfigError("model.lora takes no model object; pass its folder, or with_lora(model)")
-    texts = chain(_texts(demonstrated.rows[:2000]), _corpus(tasks.train, tools, seeds))
+    texts = chain(texts_of(demonstrated.rows[:2000]), _corpus(tasks.train, tools, seeds))
     length = max(512, config.rollout.max_len or EMBEDDED_LENGTH)
     policy = _make_policy(config, given, policy_folder, tool_specs, texts, length)
     if config.needs_calls and given is None:
@@ -264,22 +279,15 @@ def prepare_rl(
     others = {} if given is None else _others(given, policy, config)
     # By input and what the reward reads; by all fields where an agent or an environment may read.
     open_ended = given is not None or any(t.environment is not None for t in tools.values())
-    key = partial(content, fields=None if open_ended or not reward else reward.fields_read)
+    key = partial(hash_task, fields=None if open_ended or not reward else reward.fields_read)
     overlap, shown = count_overlap(*tasks.splits.values(), key=key), None
     if demonstrated.rows and (config.sft.max_steps or not acted):
-        known = overlap_of(demonstrated.rows, (), tasks.test)
+        known = count_demonstration_overlap(demonstrated.rows, (), tasks.test)
         solved = count_overlap(demonstrated.solved, (), tasks.test, key)
         both = max(one.test_in_train for one in (overlap, known, solved))
         overlap = replace(overlap, test_in_train=both)
         rows, most = demonstrated.rows, policy.max_positions
-        if acted:  # an episode may be longer than the context
-            encode = policy.codec.demonstration
-            rows = [row for row in rows if len(encode(row.messages, row.tools)[0]) <= most]
-        if not rows:
-            raise ConfigError(
-                f"every episode of the environment has more than {most} tokens; raise "
-                "rollout.max_len, or use a model with a longer context"
-            )
+        rows = fitting(rows, policy.codec.demonstration, most) if acted else rows
         shown = _sft_dataset(config, policy.codec, most, rows, ())
         shown = replace(shown, origin=demonstrated.origin)
     setting = TrainingInputs(
@@ -297,27 +305,27 @@ def prepare_rl(
 def prepare_sft(
     config: RunConfig, policy_folder: Path | None = None, given: JobInputs | None = None
 ) -> TrainingInputs:
-    """Make the setting of a run that learns from demonstrations. Every row is read before
-    the policy is made; `given` is the Python agent that plays the test tasks, if there is
-    one."""
+    """Create the inputs of supervised training. All rows are read before the policy is created.
+
+    `given` is a Python agent that plays the test tasks, or None.
+    """
     train = load_demonstrations(config.data.train_files)
     val = load_demonstrations(config.data.val_files)
     tasks, tools, reward, _ = load_work(config, given)
     tool_specs = template_tools(config, tools) if config.agent.tools else []
     length = max(EMBEDDED_LENGTH, config.data.max_length or 0)
-    policy = _make_policy(config, given, policy_folder, tool_specs, _texts(train[:2000]), length)
+    policy = _make_policy(config, given, policy_folder, tool_specs, texts_of(train[:2000]), length)
     dataset = _sft_dataset(config, policy.codec, policy.max_positions, train, val)
     config = _within_epoch(config, len(train))
     tools, policy, choice = _placed(config, tools, policy)
-    overlap, seeds = overlap_of(train, val, tasks.test), SeedTree(config.seed)
+    overlap, seeds = count_demonstration_overlap(train, val, tasks.test), SeedTree(config.seed)
     return TrainingInputs(
         config, seeds, tasks, tools, reward, policy, choice, given, {}, dataset, None, overlap
     )
 
 
 def _within_epoch(config: RunConfig, examples: int) -> RunConfig:
-    """Limit the batch to the tasks or rows that there are, where epochs end the training: a batch
-    is then never more than one pass."""
+    """Limit the batch size to the number of tasks or rows, if epochs end the training."""
     size = min(config.data.train_batch_size, examples)
     data = config.data.model_copy(update={"train_batch_size": size})
     return config if config.epochs is None else config.model_copy(update={"data": data})
@@ -331,9 +339,11 @@ def _make_policy(
     corpus: Iterable[str],
     positions: int,
 ) -> Policy:
-    """Return the policy that came as an object, or load that of a folder or model, with adapters
-    where `model.lora` asks for them, or make the embedded one with a tokenizer of `corpus`.
-    `folder` is where the run began, when that is known."""
+    """Return the policy: a passed object, a loaded folder or model, or a new embedded policy.
+
+    A new one gets a tokenizer trained on `corpus`; `model.lora` adds adapters. `folder` is the
+    start of a resumed run.
+    """
     policy = None if given is None else given.policies.get(POLICY)
     if policy is not None:
         if folder is not None:
@@ -355,7 +365,7 @@ def _make_policy(
 def _placed(
     config: RunConfig, tools: Mapping[str, Tool], policy: Policy
 ) -> tuple[Mapping[str, Tool], Policy, ComputeSettings]:
-    """The tools that the policy is given, and the policy where it is trained."""
+    """Return the tools in the prompt, and the policy on its training device."""
     tools = offered_tools(config, tools, knows_tools=policy.codec.knows_tools)
     choice = choose_compute(config, policy.count(), isinstance(policy.network, FusedNetwork))
     apply_settings(choice, large=policy.network.large)
@@ -363,7 +373,7 @@ def _placed(
 
 
 def _ready(policy: Policy, config: RunConfig, device: torch.device) -> Policy:
-    """Return the policy on its device, with the settings of the configuration."""
+    """Return the policy on its device, with the configured settings."""
     policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
     policy = policy if device == policy.device else policy.to(device)
     if config.model.enable_gradient_checkpointing:
@@ -372,7 +382,8 @@ def _ready(policy: Policy, config: RunConfig, device: torch.device) -> Policy:
 
 
 def _others(given: JobInputs, main: Policy, config: RunConfig) -> dict[str, Policy]:
-    """The further policies: as passed, from the folder that their LLM names, or copies."""
+    """Return the further policies: as passed, from the folder of their LLM, or copies of the main
+    one."""
     out: dict[str, Policy] = {}
     for resource, name in given.roles.policies.items():
         if name == POLICY or name in out:
@@ -385,36 +396,8 @@ def _others(given: JobInputs, main: Policy, config: RunConfig) -> dict[str, Poli
     return out
 
 
-def _episodes(
-    config: RunConfig,
-    factory: EnvironmentFactory,
-    tasks: Sequence[Task],
-    imitated: Path | None,
-    new: bool,
-) -> DemonstrationRows:
-    """Play the episodes that are imitated: for a `new` policy, whose tokenizer they make, and for
-    others those of an expert. A run that is resumed has them in the file `imitated`. Raises
-    `ConfigError`."""
-    seeds = SeedTree(config.seed).child("environment")
-    if imitated is not None:
-        return DemonstrationRows(load_demonstrations([imitated]), (), imitated.name)
-    chat = config.agent.agent_type == "hf"
-    if not new and (factory.expert is None or not config.sft.max_steps or not chat):
-        return DemonstrationRows((), (), "")
-    if not chat:
-        raise ConfigError(
-            f"agent.agent_type={config.agent.agent_type!r} writes its calls as text, and episodes "
-            "of an environment are chat; use agent.agent_type=hf, or pass --model NAME"
-        )
-    rows, origin = asyncio.run(play_demonstrations(factory, tasks, seeds, config.agent.max_turns))
-    if prompt := config.agent.system_prompt:
-        first = Message("system", prompt)
-        rows = [replace(row, messages=(first, *row.messages)) for row in rows]
-    return DemonstrationRows(rows, (), origin)
-
-
 def _adapted(policy: Policy, config: RunConfig) -> Policy:
-    """The policy with adapters, where `model.lora` asks for them."""
+    """Return the policy, with adapters if `model.lora` is set."""
     lora = config.model.lora
     if lora.rank == 0:
         return policy
@@ -424,34 +407,15 @@ def _adapted(policy: Policy, config: RunConfig) -> Policy:
 
 
 def _corpus(tasks: Sequence[Task], tools: Mapping[str, Tool], seeds: SeedTree) -> Iterator[str]:
-    """What the embedded tokenizer is trained on: questions, calls, results and tool names."""
+    """Yield the texts that train the embedded tokenizer: questions, calls, results and tool
+    names."""
     rng = seeds.child("corpus").python()
     names = " ".join(f"{t.name}({', '.join(t.parameters['properties'])})" for t in tools.values())
     for task in tasks[:2000]:
         yield f"system\nTools: {names}\nuser\nassistant\ntool\n"
         yield str(task.input) if task.has_input else json.dumps(task.fields, ensure_ascii=False)
         messages = demonstrations(task, False, rng) if "calls" in task.fields else ()
-        yield from _said(messages, lambda text: json.dumps(json.loads(text)))
-
-
-def _texts(shown: Sequence[Demonstration]) -> Iterator[str]:
-    """What demonstrations say, for a tokenizer of their own."""
-    for one in shown:
-        if one.tools:
-            names = (
-                f"{t.name}({', '.join(t.parameters.get('properties', {}))})" for t in one.tools
-            )
-            yield f"system\nTools: {' '.join(names)}\nuser\nassistant\ntool\n"
-        yield from _said(one.messages, str)
-
-
-def _said(messages: Iterable[Message], arguments: Callable[[str], str]) -> Iterator[str]:
-    """The contents and calls of messages; `arguments` writes those of a call."""
-    for message in messages:
-        if message.content:
-            yield message.content
-        for call in message.tool_calls:
-            yield f'{{"name": "{call.name}", "arguments": {arguments(call.arguments)}}}'
+        yield from said(messages, lambda text: json.dumps(json.loads(text)))
 
 
 def _sft_dataset(
@@ -461,8 +425,11 @@ def _sft_dataset(
     train: Sequence[Demonstration],
     val: Sequence[Demonstration],
 ) -> SFTDataset:
-    """Encode demonstrations. Raises `DataError` with file and line for one that has too many tokens
-    for the model or `data.max_length`, or that the chat template refuses."""
+    """Encode demonstrations. Raises `DataError` with file and line for an invalid one.
+
+    It is invalid if it has too many tokens for the model or `data.max_length`, or if the chat
+    template rejects it.
+    """
     limit, rows = min(positions, config.data.max_length or positions), list[Row]()
     for one in (*train, *val):
         try:

@@ -1,7 +1,7 @@
-"""Trainings of weights as functions: start one, continue one, or try one out.
+"""Start, continue or try out a training of weights.
 
-The command line and `Trainer` are thin callers of `train`, `resume` and `dry_run`. What kinds of
-run they are stands in `kinds.py`, what such a run does in `training.py`.
+The command line and `Trainer` call `train`, `resume` and `dry_run`. `kinds.py` declares the kinds
+of run, and `training.py` has their phases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tutelage.runs.loggers import check_loggers
 from tutelage.runs.metrics import untried_warning
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
-from tutelage.weights.following import together
+from tutelage.weights.following import as_rank, ranks_of
 from tutelage.weights.kinds import training
 from tutelage.weights.memory import Footprint, check_stored
 from tutelage.weights.paths import find_checkpoint
@@ -35,17 +35,19 @@ logger = logging.getLogger(__name__)
 def train(
     resolved: Resolved, folder: RunFolder, progress: Progress, given: JobInputs | None = None
 ) -> JSON:
-    """Run a training in a folder; returns what is in result.json. `given` is a Python agent to
-    train, with its tasks.
+    """Run a training in a folder and return the content of result.json.
 
-    The folder is empty, or holds the same run and `trainer.resume_mode` is `auto`: then it goes on
-    from its latest checkpoint. With `resume_path` it goes on from a checkpoint of another run,
-    which stays as it is. Where a launcher has started several ranks, all call this: rank 0 writes
-    the folder, and every rank gets the result.
+    `given` is a Python agent to train, with its tasks. The folder is empty, or has the same run and
+    `trainer.resume_mode` is `auto`: then the run continues from its latest checkpoint. With
+    `resume_path` a new run starts from a checkpoint of another run. If a launcher has started
+    several ranks, all call this function: rank 0 writes the folder, and every rank gets the result.
     """
     check_loggers(resolved.config.trainer.logger)
     job = training(resolved, given)
-    return together(job, folder, lambda: lifecycle.start(job, folder, progress))
+    with ranks_of(job, folder) as group:
+        if group.size == 1:
+            return lifecycle.start(job, folder, progress)
+        return as_rank(job, folder, group, lambda: lifecycle.start(job, folder, progress))
 
 
 def resume(
@@ -55,22 +57,29 @@ def resume(
     *,
     allow_changes: bool = False,
 ) -> JSON:
-    """Continue a run from its last complete checkpoint, with `allow_changes` although its agent,
-    reward, tools, model or tasks have changed."""
+    """Continue a run from its last complete checkpoint.
+
+    Raises `RunError` if agent, reward, tools, model or tasks have changed, unless `allow_changes`
+    is set.
+    """
     name_of(folder)  # raises where there is no run
     job = training(Resolved.from_json(folder.config.read_text()), given)
 
     def lead() -> JSON:
         return lifecycle.resume(type(job), folder, progress, job, allow_changes=allow_changes)
 
-    return together(job, folder, lead)
+    with ranks_of(job, folder) as group:
+        return lead() if group.size == 1 else as_rank(job, folder, group, lead)
 
 
 def dry_run(
     resolved: Resolved, note: Callable[[str], None] = lambda _: None
 ) -> Rollout | SFTPreview:
-    """Play one task end to end with the untrained policy, or show what would be learned; nothing
-    is written. What a rank would hold in memory goes to `note`."""
+    """Play one task with the untrained policy, or show the data of supervised training, without
+    writing.
+
+    The memory that a rank needs is reported to `note`.
+    """
     config = resolved.config
     check_loggers(config.trainer.logger)
     if config.output is not None:
@@ -92,7 +101,6 @@ def dry_run(
     runner = placement.workers(PlaySettings("dry-run", Mode.VAL, config.rollout.temperature))
     task, seeds = setting.tasks.train[0], setting.seeds.child("dry-run")
     played = asyncio.run(runner.run([RolloutSpec(task, Mode.VAL, "dry-run", 0, seeds)]))
-    untried = untried_warning(played, setting.context, setting.policy.max_positions)
-    if untried is not None:
+    if untried := untried_warning(played, setting.context, setting.policy.max_positions):
         logger.warning(untried)
     return played[0]

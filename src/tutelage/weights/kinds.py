@@ -1,8 +1,7 @@
-"""Training of weights as kinds of run: `weights` learns from rewards, `supervised` from examples.
+"""The two kinds of run that train weights: `weights` from rewards, `supervised` from examples.
 
-Both have the same configuration and the same work (`training.py`); each reads its inputs in its own
-way. What loads torch is imported when a run is prepared, so that listing and comparing runs needs
-none of it.
+Both have the same configuration and phases (`training.py`) but different inputs. Modules that need
+torch are imported when a run is prepared, so that listing and comparing runs does not need torch.
 """
 
 from __future__ import annotations
@@ -35,13 +34,11 @@ if TYPE_CHECKING:
     from tutelage.weights.inputs import TrainingInputs
     from tutelage.weights.run import TrainingRun
 
-_JUDGE = "llm_judge"
-
 
 @register
 @dataclass
 class WeightTraining(RunKind):
-    """Reinforcement learning, with a cold start before it and a control after it."""
+    """Reinforcement learning, with an optional cold start before it and a control after it."""
 
     name: ClassVar[str] = WEIGHTS
     model: ClassVar[type[RunSettings]] = RunConfig
@@ -52,15 +49,15 @@ class WeightTraining(RunKind):
     given: JobInputs | None = None
     """A Python agent to train, with its tasks."""
     loop: asyncio.Runner = field(default_factory=asyncio.Runner)
-    """The one event loop that built-in agents and their engines have for the whole run."""
+    """The event loop of built-in agents and their engines, for the whole run."""
     imitated: Path | None = None
-    """The episodes of its environment that a run that is resumed has learned."""
+    """File with the imitated episodes of a resumed run's environment."""
     work: TrainingRun = field(init=False)
-    """The training in this process, once it is prepared."""
+    """The training in this process, set by `prepare`."""
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """The configuration of the folder. Raises `RunError` for the run of a Python agent."""
+        """Load the run of a folder. Raises `RunError` for a run with a Python agent."""
         from tutelage.runs.job_inputs import check_python
 
         check_python(folder)
@@ -68,18 +65,18 @@ class WeightTraining(RunKind):
 
     @classmethod
     def report(cls, folder: RunFolder) -> None:
-        """The page of curves, of before and after, and of rollouts."""
+        """Write the report page: curves, results before and after, and rollouts."""
         write_report(folder)
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
-        """Its estimator, model and reward."""
+        """Return estimator, model and reward of a run for its report."""
         named = files.section("agent").get("reward_name")
         acts = files.section("environment").get("name")
         own = ENVIRONMENT_REWARD if acts else EMBEDDED_REWARD
         grader = str(files.agent.get("reward") or named or own)
         success = files.section("reward").get("success")
-        remote = bool(files.agent.get("remote")) or grader == _JUDGE
+        remote = bool(files.agent.get("remote")) or grader == "llm_judge"
         model = files.section("model")
         path = model.get("path")
         base = str(path) if path else f"embedded {model.get('size', '')}".strip()
@@ -109,19 +106,18 @@ class WeightTraining(RunKind):
 
     @classmethod
     def tools(cls, folder: RunFolder) -> tuple[ToolSpec, ...]:
-        """Those that the configuration names."""
+        """Return the tools that the configuration names."""
         from tutelage.runs.inputs import load_tools
 
         config = Resolved.from_json(folder.config.read_text(encoding="utf-8")).config
         return tuple(tool.spec for tool in load_tools(config).values())
 
     def config(self) -> JSON:
-        """The resolved configuration with the story of its values."""
+        """Return the resolved configuration with the origins of its values."""
         return json.loads(self.resolved.to_json())
 
     def difference(self, folder: RunFolder) -> str | None:
-        """The keys that differ; a run is continued where `trainer.resume_mode` allows, and
-        longer where its end is raised."""
+        """Return why the run in the folder cannot be continued, or None if it can."""
         from tutelage.weights.paths import asks_for_more, changed_keys
 
         changed = changed_keys(self.resolved, folder)
@@ -131,18 +127,17 @@ class WeightTraining(RunKind):
         return None if self.resolved.config.trainer.resume_mode == "auto" else "exists already"
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
-        """Those that the configuration names, and those of the caller's agent."""
+        """Return the sources of the configuration and of the user's agent."""
         return super().sources(folder) | ({} if self.given is None else self.given.sources)
 
     def extends(self, folder: RunFolder) -> bool:
-        """Whether it is to train longer than the run in the folder, or to keep more of it."""
+        """Return True if this run trains longer, or keeps more, than the run in the folder."""
         from tutelage.weights.paths import changed_keys
 
         return bool(changed_keys(self.resolved, folder))
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
-        """The configuration of the folder, with the agent of the caller; this one's where it asks
-        for more."""
+        """Return the run of the folder with the user's agent, or this run if it trains longer."""
         if self.extends(folder):
             return self
         if self.given is None:
@@ -150,13 +145,14 @@ class WeightTraining(RunKind):
         return type(self)(Resolved.from_json(folder.config.read_text()), self.given)
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """Tasks, tools, reward and policy; from the last complete checkpoint where there is one."""
+        """Load tasks, tools, reward and policy, from the last complete checkpoint if there
+        is one."""
         from tutelage.weights.training import prepare
 
         self.work = prepare(self, folder, progress)
 
     def make_setting(self, policy: Path | None = None) -> TrainingInputs:
-        """What it works with. `policy` overrides where the policy comes from."""
+        """Create the training inputs. `policy` overrides the start of the policy."""
         from tutelage.weights.inputs import prepare_rl, prepare_sft
         from tutelage.weights.process_group import launched
 
@@ -169,7 +165,7 @@ class WeightTraining(RunKind):
 
     @property
     def head(self) -> RunHeader:
-        """What store, loggers and collector know of the run."""
+        """Return the description of the run for store, loggers and trace collector."""
         config = self.resolved.config
         trainer = config.trainer
         return RunHeader(
@@ -185,20 +181,19 @@ class WeightTraining(RunKind):
         )
 
     def record(self, folder: RunFolder) -> None:
-        """Write the caller's agent and tasks too: first, so that a run that has its configuration
-        has these."""
+        """Write the user's agent and tasks, before the configuration."""
         if self.given is not None:
             self.given.record(folder, self.work.setting.tasks.splits)
         super().record(folder)
 
     def begin(self, folder: RunFolder) -> None:
-        """Keep the conditions of the machine, and the weights that an embedded policy has."""
+        """Record the compute conditions, and save the initial weights of an embedded policy."""
         from tutelage.weights.training import record_start
 
         record_start(self.work.setting, folder)
 
     def open(self, run: Run) -> None:
-        """Take over what the checkpoint has, and show what begins."""
+        """Load the checkpoint into the run, and show an introduction."""
         from tutelage.weights.training import introduce
 
         self.work.open(run)
@@ -209,11 +204,11 @@ class WeightTraining(RunKind):
 
     @property
     def done(self) -> Container[str]:
-        """Phases that an earlier process has ended."""
+        """Return the phases that an earlier process completed."""
         return self.work.state.results.setdefault("done", [])
 
     def phases(self) -> Sequence[Phase]:
-        """What the configuration asks for, in order, after a first checkpoint."""
+        """Return the phases of the configuration in order, after writing a first checkpoint."""
         from tutelage.weights import checkpoint
         from tutelage.weights.training import phases_of
 
@@ -224,26 +219,27 @@ class WeightTraining(RunKind):
 
     def enter(self, phase: str) -> None:
         """A phase begins, or goes on."""
-        from tutelage.weights.training import enter
-
-        enter(self.work, phase)
+        work, state = self.work, self.work.state
+        if state.phase != phase:
+            state.phase, state.phase_step, state.phase_data = phase, 0, {}
+        work.phase_began = work.clock.elapsed() - state.seconds.get(phase, 0.0)
 
     def leave(self, phase: str) -> None:
-        """Keep what later phases and the user need of a phase, in a checkpoint too."""
+        """Save the results of a phase, also in a checkpoint."""
         from tutelage.weights.training import leave
 
         leave(self.work, phase)
 
     def result(self, status: str) -> JSON:
-        """The outcome in numbers."""
+        """Return the outcome in numbers."""
         from tutelage.weights.training import outcome
 
         self.work.finished = status == FINISHED
         return outcome(self.work, status)
 
     def close(self) -> None:
-        """End servers, workers, the event loop and the programs behind tools; a run that has
-        finished keeps the checkpoints from which training can go on."""
+        """Close servers, workers, the event loop and tools; a finished run keeps its training
+        checkpoints."""
         from tutelage.weights import checkpoint
 
         for opened in (self.work.servers, self.work.pool, self.work.loop):
@@ -257,12 +253,12 @@ class WeightTraining(RunKind):
 @register
 @dataclass
 class _SupervisedTraining(WeightTraining):
-    """Training on the user's demonstrations, tested on tasks if there are any."""
+    """Supervised training on the user's demonstrations, tested on tasks if there are any."""
 
     name: ClassVar[str] = SUPERVISED
 
 
 def training(resolved: Resolved, given: JobInputs | None = None) -> WeightTraining:
-    """The training that a configuration asks for. `given` is a Python agent to train."""
+    """Return the kind of training of a configuration. `given` is a Python agent to train."""
     kinds = {kind.name: kind for kind in (WeightTraining, _SupervisedTraining)}
     return kinds[resolved.kind](resolved, given)

@@ -1,24 +1,24 @@
-"""The learner: everything that one step of reinforcement learning trains or asks, in one object.
+"""The learner: the models of one step of reinforcement learning and their updates.
 
-The policy's optimizer, the critic where the estimator has one, the reference where a KL is on. It
-makes rows of a step's rollouts, has the models say what the estimator and the KL need, and updates
-critic and policy. What it holds beyond the policy's weights is its `state_dict`, so a checkpoint
-taken between two steps has all of it. Batches come from `batch.py`, losses and their formulas from
-`algorithms/rl`.
+It has the policy's optimizer, the critic if the estimator needs one, and the reference if a KL is
+on. It creates the rows of a step's rollouts, computes the inputs of estimator and KL, and updates
+critic and policy. Its `state_dict` is all state except the policy's weights, so a checkpoint
+between two steps is complete. Batches come from `batch.py`, losses from `algorithms/rl`.
 
-A batch is cut into optimizer batches of `ppo_mini_batch_size` rollouts, each into micro-batches
-by tokens; every micro-batch is divided by the whole optimizer batch's denominator, so the gradient
-does not depend on the cut. Rows whose advantages are all zero have a gradient of exactly zero when
-no KL or entropy term is on: they are skipped, and still counted in the denominator. Tokens that a
-loss selects are selected once for the optimizer batch. The loss of one micro-batch is its share of
+A batch is split into optimizer batches of `ppo_mini_batch_size` rollouts, and each into
+micro-batches by tokens; every micro-batch is divided by the whole optimizer batch's denominator, so
+the gradient does not depend on the split. Rows whose advantages are all zero have a gradient of
+exactly zero without KL and entropy terms: they are skipped, but count in the denominator. Losses
+that select tokens select them once for the optimizer batch. The loss of one micro-batch is its
+share of
 
     loss = policy_loss + kl_loss_coef * agg(kl) - entropy_coeff * agg(entropy)
 
-where every term is averaged by the same rule with the same denominator. What is reported of the
-terms is before their coefficients.
+where every term is averaged by the same mode with the same denominator. Reported terms do not
+include their coefficients.
 
-Several policies may learn from the same rollouts, each from its own calls, with a learner each:
-they share tasks, rewards and groups.
+Several policies may learn from the same rollouts, each from its own calls and with a separate
+learner; they share tasks, rewards and groups.
 
 Legend: B rows, T tokens, K trained tokens.
 """
@@ -38,6 +38,7 @@ from tutelage.algorithms.rl import (
     aggregation_denominator,
     importance_weights,
     kl_penalty,
+    kl_pull,
     merge_metrics,
     policy_loss,
 )
@@ -48,6 +49,7 @@ from tutelage.errors import ConfigError, RunError
 from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.network import TokenScores
 from tutelage.policy.numerics import Numerics
+from tutelage.policy.packing import together
 from tutelage.policy.value import ValueModel
 from tutelage.resources import POLICY
 from tutelage.seeds import SeedTree
@@ -61,15 +63,16 @@ from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.reference import ReferencePolicy
 from tutelage.weights.scoring import logp_of
 
+CLIP_RATIOS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 DISTANCE_ROWS = 8
-"""Rows that are scored again after an update, to say how far it moved the policy: few, since each
-costs a forward pass."""
+"""Number of rows that are scored again after an update, to measure how far it moved the policy.
+Each costs a forward pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchReport:
-    """What one micro-batch tells: its rows and what was said of their tokens, the policy loss's
-    metrics, and its share of each term of the loss."""
+    """The results of one micro-batch: rows, values of their tokens, loss metrics, and its loss
+    terms."""
 
     rows: list[int]
     scores: TokenScores
@@ -78,12 +81,13 @@ class MicroBatchReport:
 
     @property
     def tokens(self) -> tuple[Tensor, Tensor]:
-        """Row and column in the batch of each token."""
+        """Return the row and column in the batch of each token."""
         return torch.tensor(self.rows)[self.scores.rows_K.cpu()], self.scores.columns_K.cpu()
 
 
 class Learner:
-    """What reinforcement learning trains and asks."""
+    """The trained models of one policy and their updates: policy, optimizer, critic and
+    reference."""
 
     def __init__(
         self,
@@ -96,9 +100,12 @@ class Learner:
         name: str = POLICY,
         group: ProcessGroup = ONE_PROCESS,
     ) -> None:
-        """`fresh`: the policy is still the one that training starts from; `start` are that one's
-        tensors where they were kept. `name` says whose calls it learns from (`Call.policy`),
-        `group` which processes do."""
+        """Create a learner.
+
+        `fresh` is True if the policy still has its initial weights; `start` are these weights if
+        they were kept. `name` selects the calls to learn from (`Call.policy`), `group` the
+        processes of the training.
+        """
         self._name, self._group = name, group
         self._config, self._numerics, self._whole = config, numerics, policy
         self.critic: Critic | None = None
@@ -125,24 +132,24 @@ class Learner:
         self.optimizer: Optimizer = make_optimizer(trained.named(), config.actor.optim, group=group)
 
     def make_rows(self, rollouts: Sequence[Rollout]) -> Batch:
-        """The rows of what this policy sampled, see `batch.make_rows`."""
+        """Return the rows that this policy sampled; see `batch.make_rows`."""
         return make_rows(rollouts, self._config, self._name, self._policy.version)
 
     def estimate_advantages(self, batch: Batch, baselines: Mapping[str, float] | None) -> Batch:
-        """The batch with advantages, and with what critic and reference say of its tokens.
+        """Return the batch with advantages, values and log-probabilities of the reference.
 
-        `baselines` are rewards of greedy rollouts by group, for an estimator that compares with
-        them.
+        `baselines` are rewards of greedy rollouts by group, for estimators that need them.
         """
         critic, reference = self.critic, self.reference
         if critic is not None or reference is not None:
             batch = replace(batch, trainer_logp_BT=self.trainer_logp(batch))
         if reference is not None:
-            batch = reference.measure(batch)
+            batch = reference.measure(self._policy, batch)
         return with_advantages(
             batch,
             self._config,
             values_BT=None if critic is None else critic.values(batch.rows),
+            following_BT=None if critic is None else critic.following(batch),
             baselines=baselines,
             beta=0.0 if reference is None else reference.beta,
         )
@@ -150,10 +157,10 @@ class Learner:
     def optimize(
         self, batch: Batch, *, seeds: SeedTree, step: int, limit: int | None
     ) -> tuple[Batch, dict[str, float]]:
-        """Update critic and policy with the batch of one step, counted from 0, of `limit` steps.
+        """Update critic and policy with the batch of one step (from 0) of `limit` steps.
 
-        The first `trainer.critic_warmup` steps train the critic alone. Returns the batch with what
-        the trainer said of its tokens, and metrics.
+        The first `trainer.critic_warmup` steps train only the critic. Returns the batch with the
+        trainer's log-probabilities, and metrics.
         """
         config, critic = self._config, self.critic
         values: dict[str, float] = {}
@@ -172,18 +179,16 @@ class Learner:
             batch, fields = self._update_policy(batch, seeds, rate)
             values |= {**fields, "lr": config.actor.optim.lr * rate}
             self._group.publish(self._policy, self._whole)
-        if len(batch.stale) == len(batch.rows):
-            values.pop("max_dlogp", None)  # no row could be compared
         if self.reference is not None:
             values |= self.reference.steer(batch)
         return batch, values
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on beside the policy's weights."""
+        """Return all state that the next step depends on, except the policy's weights."""
         return {name: part.state_dict() for name, part in self._parts.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a `state_dict`, bit for bit. Raises `RunError` when a part is missing."""
+        """Load a `state_dict`, bit for bit. Raises `RunError` if a part is missing."""
         for name, part in self._parts.items():
             if name not in state_dict:
                 raise RunError(
@@ -194,13 +199,16 @@ class Learner:
 
     @property
     def _parts(self) -> dict[str, Optimizer | Critic | ReferencePolicy]:
-        """What has a state, by name."""
+        """Return the parts that have a state, by name."""
         parts = {"policy": self.optimizer, "critic": self.critic, "reference": self.reference}
         return {name: part for name, part in parts.items() if part is not None}
 
     def trainer_logp(self, batch: Batch) -> Tensor:
-        """What the trainer says of the sampled tokens before any update: as recorded where it
-        computes what the sampler did, else computed again."""
+        """Return the trainer's log-probabilities before any update.
+
+        They are those of the sampler if the trainer computes the same, otherwise they are computed
+        again.
+        """
         config, numerics = self._config, self._numerics
         if numerics.exact and config.rollout.correction == "none":
             return batch.old_logp_BT
@@ -211,12 +219,12 @@ class Learner:
     def _update_policy(
         self, batch: Batch, seeds: SeedTree, rate: float
     ) -> tuple[Batch, dict[str, float]]:
-        """Train on a batch; return it with what the trainer said of its tokens, and metrics. The
-        policy's version grows by one.
+        """Train the policy on a batch; return the batch with the trainer's log-probabilities, and
+        metrics.
 
-        `max_dlogp` and `kl/rollout` compare sampler and trainer before the first optimizer step, on
-        the trained tokens that were scored, and the first is absent where none was; `kl/update`
-        compares the policy before and after.
+        The policy's version increases by one. `max_dlogp` and `kl/rollout` compare sampler and
+        trainer before the first optimizer step on the scored trained tokens; the first is missing
+        without any. `kl/update` compares the policy before and after.
         """
         config, actor = self._config, self._config.actor
         if batch.trainer_logp_BT is None and not single_pass_logprobs(config, self._numerics):
@@ -250,7 +258,11 @@ class Learner:
             gap_BT = batch.logp_BT[few, : after_BT.shape[1]] - after_BT
             moved = gap_BT[batch.mask_BT[few, : after_BT.shape[1]]].mean()
             metrics["kl/update"] = float(moved)
-        return batch, metrics | _kl_pull(batch, actor)
+        if actor.use_kl_loss and batch.ref_logp_BT is not None:
+            values = (batch.logp_BT, batch.ref_logp_BT, batch.advantages_BT, batch.mask_BT)
+            pull = kl_pull(*values, actor.kl_loss_type)
+            metrics |= {} if pull is None else {"kl/pull": actor.kl_loss_coef * pull}
+        return batch, metrics
 
     def _gradient(self, batch: Batch, part: list[int], seeds: SeedTree) -> list[MicroBatchReport]:
         """Accumulate the gradient of one optimizer batch."""
@@ -273,16 +285,22 @@ class Learner:
         budget = batch.token_budget(live, actor.ppo_micro_batch_size_per_gpu, actor)
         plan = self._policy.micro_batches([rows[b] for b in live], budget)
         if way == "seq-mean-token-mean" or rule.whole_rollouts:
-            plan = _together(plan, [batch.rollouts_B[b] for b in live])
+            plan = together(plan, [batch.rollouts_B[b] for b in live])
         selection_BT = _selection(batch, part, actor.policy_loss, seeds)
+        full = actor.use_kl_loss and actor.kl_loss_type.startswith("full")
+        exact = self.reference if full else None
 
         def loss(chosen: list[int]) -> tuple[Tensor, MicroBatchReport]:
             numbers = [live[i] for i in chosen]
+            some = [rows[b] for b in numbers]
             scores = self._policy.score(
-                [rows[b] for b in numbers],
+                some,
                 temperature=config.rollout.temperature,
                 dtype=self._numerics.dtype,
                 entropy_gradient=actor.entropy_coeff > 0,
+                reference_KV=self.reference.distribution(some)
+                if self.reference and exact
+                else None,
             )
             return _rows_loss(scores, batch, numbers, config, denominator, selection_BT)
 
@@ -293,7 +311,7 @@ class Learner:
 def _starting(
     policy: Policy, config: RunConfig, fresh: bool, start: dict[str, Tensor] | None
 ) -> Policy:
-    """The reference: a model of its own, or the policy that training started from."""
+    """Return the reference: a separate model, or the policy that training started from."""
     if config.ref.path is not None:
         return load_policy(config.ref.path, device=policy.device)
     if fresh or start is not None:
@@ -311,9 +329,12 @@ def _starting(
 
 
 def single_pass_logprobs(config: RunConfig, numerics: Numerics) -> bool:
-    """Whether the only optimizer step's forward pass says what the trainer says before the update:
-    then a pass of its own over every row is saved. Not where something needs those numbers for the
-    whole batch before it is cut."""
+    """Return True if the only optimizer step's forward pass also gives the trainer's
+    log-probabilities.
+
+    This saves a separate pass over all rows. It is False if they are needed before the batch is
+    split.
+    """
     recomputed = not numerics.exact or config.rollout.correction != "none"
     selects = LOSSES.find(config.actor.policy_loss.loss_mode).select is not None
     whole = selects or config.rollout.correction.startswith("sequence")
@@ -321,7 +342,7 @@ def single_pass_logprobs(config: RunConfig, numerics: Numerics) -> bool:
 
 
 def _corrections(batch: Batch, logp_BT: Tensor, config: RunConfig) -> Tensor | None:
-    """Importance weights between the sampler and log-probabilities of the trainer, [B, T]."""
+    """Return importance weights [B, T] between sampler and trainer."""
     gap_BT, rule = (logp_BT - batch.old_logp_BT).nan_to_num(), config.rollout
     return importance_weights(
         gap_BT, batch.mask_BT, rule.correction, rule.correction_cap, rollouts_B=batch.rollouts_B
@@ -336,8 +357,11 @@ def _rows_loss(
     denominator: float,
     selection_BT: Tensor | None,
 ) -> tuple[Tensor, MicroBatchReport]:
-    """The loss of the rows with these numbers, and what to report of them. `denominator` is the
-    optimizer batch's, `selection_BT` the tokens that a loss which selects them has chosen."""
+    """Return the loss of the rows with these numbers, and their report.
+
+    `denominator` is the optimizer batch's; `selection_BT` are the tokens that the loss has
+    selected.
+    """
     actor = config.actor
     cut = batch.cutter(numbers, scores.logp_K.device)
     mask, sampled = cut(batch.mask_BT), cut(batch.old_logp_BT)
@@ -364,7 +388,15 @@ def _rows_loss(
     terms = {"loss/policy": value.detach()}
     if actor.use_kl_loss:
         assert batch.ref_logp_BT is not None, "a KL in the loss comes with its reference"
-        kl = average(kl_penalty(logp, cut(batch.ref_logp_BT), actor.kl_loss_type))
+        reference, exact_K = cut(batch.ref_logp_BT), scores.full_kl_K
+        if exact_K is None:
+            token_kl = kl_penalty(logp, reference, actor.kl_loss_type)
+        else:
+            token_kl = torch.zeros_like(reference).index_put(where, exact_K)
+        if actor.kl_loss_type == "full+":  # its value, with the gradient of k2
+            slope = kl_penalty(logp, reference, "k2")
+            token_kl = token_kl.detach() + (slope - slope.detach())
+        kl = average(token_kl)
         value = value + actor.kl_loss_coef * kl
         terms["loss/kl"] = kl.detach()
     if actor.entropy_coeff > 0:
@@ -377,7 +409,7 @@ def _rows_loss(
 def _policy_loss(
     actor: ActorConfig, logp: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, **options: Any
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The configured policy loss and its metrics; `options` are those that are no keys."""
+    """Return the configured policy loss and its metrics; `options` are those that are not keys."""
     loss = LOSSES.find(actor.policy_loss.loss_mode)
     return policy_loss(
         actor.policy_loss.loss_mode,
@@ -385,10 +417,7 @@ def _policy_loss(
         old,
         advantages,
         mask,
-        clip_ratio=actor.clip_ratio,
-        clip_ratio_low=actor.clip_ratio_low,
-        clip_ratio_high=actor.clip_ratio_high,
-        clip_ratio_c=actor.clip_ratio_c,
+        **{name: getattr(actor, name) for name in CLIP_RATIOS},
         aggregation=actor.loss_agg_mode or loss.aggregation,
         **_options_of(actor.policy_loss, loss.options),
         **options,
@@ -396,24 +425,14 @@ def _policy_loss(
 
 
 def _options_of(loss: PolicyLossConfig, names: Iterable[str]) -> dict[str, Any]:
-    """The configured values of a loss's options, those that are keys."""
+    """Return the configured values of a loss's options that are keys."""
     return {name: getattr(loss, name) for name in names if name in PolicyLossConfig.model_fields}
-
-
-def _together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list[int]]:
-    """The plan with all rows of a rollout in the micro-batch that had its first one."""
-    homes: dict[int, int] = {}
-    moved: list[list[int]] = [[] for _ in plan]
-    for number, chosen in enumerate(plan):
-        for i in chosen:
-            moved[homes.setdefault(owners[i], number)].append(i)
-    return [chosen for chosen in moved if chosen]
 
 
 def _selection(
     batch: Batch, part: list[int], settings: PolicyLossConfig, seeds: SeedTree
 ) -> Tensor | None:
-    """The tokens that the loss selects in one optimizer batch, [B, T] over the whole batch."""
+    """Return the tokens of the whole batch [B, T] that the loss selects in one optimizer batch."""
     loss = LOSSES.find(settings.loss_mode)
     if loss.select is None:
         return None
@@ -431,7 +450,7 @@ def _selection(
 def _summary(
     steps: list[list[MicroBatchReport]], norms: list[float], batch: Batch
 ) -> dict[str, float]:
-    """Metrics over all optimizer steps of a batch, averaged by tokens."""
+    """Return metrics over all optimizer steps of a batch, averaged by tokens."""
     reports, first = [r for found in steps for r in found], steps[0]
     out: dict[str, float] = {"grad_norm": sum(norms) / len(norms), **batch.group_metrics}
     if not reports:
@@ -457,8 +476,11 @@ def _summary(
 
 
 def _with_tokens(batch: Batch, passes: Sequence[MicroBatchReport], config: RunConfig) -> Batch:
-    """A batch with what the passes of its first epoch said of each trained token: log-probabilities
-    before the step, entropies, and importance weights where a correction is on."""
+    """Return a batch with the values per token of its first epoch's forward passes.
+
+    They are log-probabilities before the step, entropies, and importance weights if a correction is
+    on.
+    """
     logp_BT, entropy_BT = (torch.full(batch.mask_BT.shape, torch.nan) for _ in range(2))
     before_BT = batch.trainer_logp_BT if config.updates_per_batch > 1 else None
     for report in passes:
@@ -476,27 +498,12 @@ def _with_tokens(batch: Batch, passes: Sequence[MicroBatchReport], config: RunCo
     return replace(batch, logp_BT=logp_BT, entropy_BT=entropy_BT, weights_BT=weights_BT)
 
 
-def _kl_pull(batch: Batch, actor: ActorConfig) -> dict[str, float]:
-    """How hard the KL in the loss pulls a token back, against how hard its advantage pushes it: the
-    slope of each in the token's log-probability before the update, as root mean squares. Empty
-    where nothing was compared."""
-    logp_BT, ref_BT = batch.logp_BT, batch.ref_logp_BT
-    if not actor.use_kl_loss or logp_BT is None or ref_BT is None:
-        return {}
-    pushed_BT = batch.mask_BT & (batch.advantages_BT != 0) & ~logp_BT.isnan()
-    logp_K = logp_BT[pushed_BT].requires_grad_()
-    if not logp_K.numel():
-        return {}
-    kl_penalty(logp_K, ref_BT[pushed_BT], actor.kl_loss_type).sum().backward()
-    slope_K, advantage_K = logp_K.grad, batch.advantages_BT[pushed_BT]
-    assert slope_K is not None, "every estimator depends on the policy"
-    return {"kl/pull": actor.kl_loss_coef * float(slope_K.norm() / advantage_K.norm())}
-
-
 def try_extensions(config: RunConfig) -> None:
-    """Call the estimators and the loss that are in the user's files once, on two groups of short
-    rollouts: a mistake would otherwise show only after the cold start. Raises `ConfigError` for
-    what they raise or return."""
+    """Call the user's estimators and loss once on two short groups, to find errors before the cold
+    start.
+
+    Raises `ConfigError` for their exceptions and invalid results.
+    """
     members, actor = config.agent.num_chains, config.actor
     signs_BT = torch.ones(2 * members, 4)
     signs_BT[1::2] = -1.0

@@ -25,20 +25,22 @@ from tutelage.weights.sampling import RolloutGroups
 
 @dataclass(frozen=True, slots=True)
 class TrainingLoop:
-    """What a step of a phase works with."""
+    """The state of a phase that its steps share: run, configuration, learners and seeds."""
 
     work: TrainingRun
     phase: str
     learners: Mapping[str, Learner]
-    """Those of all policies that are trained; the main one is `POLICY`."""
+    """The learners of all trained policies; the main one is `POLICY`."""
     limit: int | None
-    """How many steps there will be, where that is known."""
+    """Number of steps of the phase, or None if it is unknown."""
     play_groups: Callable[[int], RolloutGroups]
-    """Gives the rollouts of a step."""
+    """Returns the rollouts of a step."""
 
     def step(self, number: int) -> tuple[RolloutGroups, dict[str, float]]:
-        """Train every policy that spoke on fresh rollouts; return their groups, and the metrics of
-        the updates, those of further policies as `policy/NAME/...`."""
+        """Train all policies on new rollouts; return their groups, and the metrics of the updates.
+
+        Metrics of further policies are named `policy/NAME/...`.
+        """
         main = self.work.setting.seeds.child(self.phase, number, "update")
         groups = self.play_groups(number)
         self.work.placement.free()
@@ -62,11 +64,11 @@ class TrainingLoop:
         return groups, metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on beside the policies' weights."""
+        """Return all state that the next step depends on, except the policies' weights."""
         states = {name: learner.state_dict() for name, learner in self.learners.items()}
         return {**states.pop(POLICY), **({"others": states} if states else {})}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a `state_dict`, bit for bit."""
+        """Load a `state_dict`, bit for bit."""
         for name, learner in self.learners.items():
             learner.load_state_dict(state_dict if name == POLICY else state_dict["others"][name])

@@ -1,8 +1,8 @@
-"""Measurements: held-out tasks played once each, within a phase or as a phase of their own.
+"""Measurements: held-out tasks played once each, within a phase or as a separate phase.
 
 A phase of measurement plays the test tasks, sampled and greedy, with samples that do not depend on
-the other tasks; a glance within a phase plays validation tasks, faster. `statistics/outcome.py`
-sums up; `run.py` has the shared parts of all phases.
+other tasks. Within a phase validation tasks are played, which is faster. `statistics/outcome.py`
+computes the results; `run.py` has the shared parts of all phases.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ def measure(
     mode: Mode,
     with_tools: bool = True,
 ) -> Evaluation:
-    """Play held-out tasks once each. In `Mode.TEST` a task's samples do not depend on the other
-    tasks, bit for bit, at some cost."""
+    """Play held-out tasks once each. In `Mode.TEST` a task's samples do not depend on other tasks.
+
+    This makes sampling somewhat slower.
+    """
     tick = work.state.tick
     seeds = work.setting.seeds.child("evaluation", label, tick)
     specs = [
@@ -53,10 +55,10 @@ def quick_eval(
     temperature: float,
     values: dict[str, float],
 ) -> Evaluation:
-    """A quick measurement on validation tasks, within a phase, whose `values` get its metrics.
+    """Measure validation tasks within a phase, and add the metrics to `values`.
 
-    They are `val/success_sampled` and so on, with how many were judged of how many; a rate that
-    there is not has no key.
+    They are `val/success_sampled` and so on, with the numbers of judged and of all rollouts. A rate
+    that cannot be computed has no key.
     """
     evaluation = measure(work, tasks, label, temperature=temperature, mode=Mode.VAL)
     values |= _metrics(evaluation.record(), "val", label.rpartition("/")[2])
@@ -64,14 +66,14 @@ def quick_eval(
 
 
 def _metrics(record: JSON, split: str, name: str) -> dict[str, float]:
-    """The metrics of a measurement, from its record."""
+    """Return the metrics of a measurement from its record."""
     words = ("judged", "rollouts", "success", "mean_reward")
     values = {f"{split}/{word.removeprefix('mean_')}_{name}": record[word] for word in words}
     return {key: value for key, value in values.items() if value is not None}
 
 
 def ways_to_measure(setting: TrainingInputs, name: str) -> list[tuple[str, float, bool]]:
-    """How the phase `name` plays the test tasks: decoding, temperature, and with tools or not."""
+    """Return how a phase plays the test tasks: decoding, temperature, and with or without tools."""
     ways = [("sampled", setting.config.rollout.temperature, True), ("greedy", 0.0, True)]
     if name == "after" and setting.tools and setting.given is None and setting.sft_dataset is None:
         ways.append(("no_tools", 0.0, False))
@@ -80,8 +82,10 @@ def ways_to_measure(setting: TrainingInputs, name: str) -> list[tuple[str, float
 
 
 def run_measurement(work: TrainingRun, name: str, run: Run) -> None:
-    """The phase that measures test tasks, sampled and greedy, and keeps the evaluations: in the
-    result, and as metrics (`test/success_sampled`; `val/...` where validation has the same tasks).
+    """Measure the test tasks, sampled and greedy, and record the evaluations.
+
+    They are added to the result and to the metrics (`test/success_sampled`; also `val/...` if
+    validation has the same tasks).
     """
     tasks, results = work.setting.tasks, work.state.results
     split = "val" if list(tasks.val) == list(tasks.test) else "test"

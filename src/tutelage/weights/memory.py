@@ -1,7 +1,8 @@
-"""The memory that a training needs beside activations, and a refusal of what cannot fit.
+"""Estimate the memory of a training without activations, and refuse a training that cannot fit.
 
-A trained parameter has four numbers of float32: itself, its gradient, AdamW's two. From 20 million
-on parameters are shared out over the ranks, and the first one has the whole policy to sample from.
+A trained parameter has four numbers in float32: its value, its gradient, and two of AdamW. Models
+of 20 million parameters or more are sharded over the ranks, and rank 0 also has the whole policy
+for sampling.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a training holds: all parameters of its policies, and those that are trained."""
+    """The parameter counts that determine the memory of a training: all, and the trained ones."""
 
     config: RunConfig
     parameters: int
@@ -34,14 +35,14 @@ class Footprint:
 
     @classmethod
     def loaded(cls, setting: TrainingInputs) -> Self:
-        """That of a training whose policies are loaded."""
+        """Return the footprint of a training whose policies are loaded."""
         policies = [setting.policy, *setting.others.values()]
         trained = [p.numel() for policy in policies for p in policy.parameters() if p.requires_grad]
         count = sum(policy.count() for policy in policies)
         return cls(setting.config, count, sum(trained), setting.choice.device.type == "cuda")
 
     def bytes(self) -> int:
-        """What the first rank holds."""
+        """Return the bytes of memory that rank 0 needs."""
         machine, config = machine_facts(), self.config
         share = machine.nodes * machine.ranks if self.parameters >= SMALL_MODEL else 1
         size = (4 * self.parameters + 12 * self.trained) * (1 + has_critic(config))
@@ -50,24 +51,22 @@ class Footprint:
         return size // share + 4 * self.parameters * (share > 1) + 2 * self.parameters * self.gpu
 
     def room(self) -> int:
-        """The memory of a GPU, or a rank's part of the main memory; 0 if that is not known."""
+        """Return the memory of a GPU, or a rank's share of main memory, in bytes; 0 if it is
+        unknown."""
         if self.gpu:
             return torch.cuda.get_device_properties(0).total_memory
         return machine_facts().memory // machine_facts().ranks
 
     def words(self) -> str:
         """What the first rank holds, and of how much."""
-        size, room = (
-            f"{n / 1e9:.3g} GB" if n >= 1e9 else f"{n / 1e6:.3g} MB"
-            for n in (self.bytes(), self.room())
-        )
+        size, room = (f"{n / 1e9:.3g} GB" for n in (self.bytes(), self.room()))
         return (
             f"{size} for weights, gradients and optimizer, beside activations and libraries; "
             f"a {'GPU' if self.gpu else 'rank'} has {room}"
         )
 
     def check(self) -> None:
-        """Raise `RunError` for a training that cannot fit."""
+        """Raise `RunError` if the training cannot fit into memory."""
         if 0 < self.room() < self.bytes():
             raise RunError(
                 f"a model of {self.parameters / 1e9:.2f} billion parameters does not fit in "
@@ -77,8 +76,7 @@ class Footprint:
 
 
 def check_stored(config: RunConfig) -> None:
-    """Raise `RunError` for a model that cannot fit by its folder's description, before it is
-    loaded."""
+    """Raise `RunError` if a model cannot fit into memory by its config, before it is loaded."""
     path, lora = config.model.path, config.model.lora
     described = path and DescribedModel.of(Path(local_folder(path)).expanduser())
     if described:

@@ -20,6 +20,8 @@ from tutelage.config.rl import OptimizerConfig
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 
 Kind = Literal["adamw", "muon"]
+SUPERVISED = OptimizerConfig(betas=(0.9, 0.98), weight_decay=0.01)
+"""Of supervised steps that begin with weights drawn at random."""
 
 
 class Optimizer:
@@ -39,7 +41,8 @@ class Optimizer:
         ]
 
     def step(self, rate: float = 1.0) -> float:
-        """Clip, step with `rate` times the learning rates, clear; return the gradient's norm."""
+        """Clip gradients, step with `rate` times the learning rates, and clear gradients; return
+        their norm."""
         norm = self._group.clip(self.parameters, self._clip)
         for part, rates in zip(self._parts, self._rates, strict=True):
             for group, lr in zip(part.param_groups, rates, strict=True):
@@ -50,11 +53,11 @@ class Optimizer:
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on."""
+        """Return all state that the next step depends on."""
         return {"parts": [p.state_dict() for p in self._parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a `state_dict`, bit for bit."""
+        """Load a `state_dict`, bit for bit."""
         for part, saved in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(saved)
             self._group.share_out(part)
@@ -67,9 +70,11 @@ def make_optimizer(
     group: ProcessGroup = ONE_PROCESS,
     apart: str | None = None,
 ) -> Optimizer:
-    """The optimizer that the keys of `actor.optim` or `critic.optim` describe: AdamW over all
-    parameters in torch's fused form, or Muon over the blocks' matrices and AdamW over the rest,
-    with one learning rate. Tensors whose name begins with `apart` have an AdamW of their own."""
+    """Create the optimizer that the keys of `actor.optim` or `critic.optim` describe.
+
+    It is fused AdamW over all parameters, or Muon over the blocks' matrices and AdamW over the rest
+    with the same learning rate. Tensors whose name begins with `apart` have a separate AdamW.
+    """
     matrices: list[Tensor] = []
     if kind == "muon":  # embedding and head are outside of the transformer's blocks
         blocks = ("layers.", ".h.", "blocks.")
@@ -90,20 +95,9 @@ def make_optimizer(
     return Optimizer(parts, optim.clip_grad, group)
 
 
-def supervised_optimizer(
-    named: Sequence[tuple[str, Tensor]],
-    *,
-    lr: float,
-    kind: Kind = "muon",
-    group: ProcessGroup = ONE_PROCESS,
-) -> Optimizer:
-    """The optimizer of supervised steps that begin with weights drawn at random."""
-    optim = OptimizerConfig(lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
-    return make_optimizer(named, optim, kind, group)
-
-
 def learning_rate_share(step: int, limit: int | None, optim: OptimizerConfig) -> float:
-    """Share of the learning rate at a step: warm-up, then constant, or to zero at `limit`."""
+    """Return the factor of the learning rate at a step: warm-up, then constant, or falling to 0 at
+    `limit`."""
     rate = min(1.0, (step + 1) / optim.warmup_steps) if optim.warmup_steps else 1.0
     if limit is not None and optim.lr_scheduler_type == "linear":
         rate *= 1.0 - step / limit
@@ -113,7 +107,7 @@ def learning_rate_share(step: int, limit: int | None, optim: OptimizerConfig) ->
 
 
 class _InFloat32(TorchFunctionMode):
-    """A conversion to bfloat16 copies instead."""
+    """A torch function mode in which conversions to bfloat16 copy the tensor instead."""
 
     def __torch_function__(
         self,
@@ -128,8 +122,11 @@ class _InFloat32(TorchFunctionMode):
 
 
 def _formats_of(part: torch.optim.Optimizer) -> contextlib.AbstractContextManager[Any]:
-    """Muon orthogonalises in bfloat16, which a processor that lacks it computes ten to thirty times
-    slower than float32: there it stays in float32."""
+    """Return the context in which an optimizer steps.
+
+    Muon orthogonalises in bfloat16, which is ten to thirty times slower than float32 on a processor
+    without it; there it stays in float32.
+    """
     if not isinstance(part, torch.optim.Muon) or _has_bfloat16():
         return contextlib.nullcontext()
     on_cpu = part.param_groups[0]["params"][0].device.type == "cpu"
@@ -137,5 +134,5 @@ def _formats_of(part: torch.optim.Optimizer) -> contextlib.AbstractContextManage
 
 
 def _has_bfloat16() -> bool:
-    """Whether oneDNN has products of bfloat16 for this processor: AVX-512, AMX and their like."""
+    """Return True if oneDNN has bfloat16 products for this processor (AVX-512, AMX and similar)."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -1,8 +1,8 @@
-"""What a configuration points at on the disk: models, checkpoints, and the run that it began.
+"""Find the models, checkpoints and runs on the disk that a configuration refers to.
 
-It is looked for before any model loads: a path that is not there would otherwise be taken for a
-name of the hub, and end in a message about network or spelling after other work was done.
-`inputs.py`, `training.py` and the command line call this first.
+This is done before any model loads: otherwise a missing path would be taken for a name on the hub,
+and fail late with a message about the network. `inputs.py`, `training.py` and the command line call
+this first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tutelage.config import Resolved, RunConfig
 from tutelage.config.keys import flatten
 from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.policy.sources import missing_folder
-from tutelage.runs.folder import RunFolder, every, is_held
+from tutelage.runs.folder import RunFolder, every, is_locked
 from tutelage.weights import checkpoint
 from tutelage.weights.config.extensions import has_critic
 
@@ -23,13 +23,14 @@ _ENDS = tuple(
     f"trainer.{key}"
     for key in ("total_training_steps", "total_epochs", "minutes", "stop_at_success")
 )
-"""Keys that say when training ends."""
+"""Keys for the end of training."""
 _KEPT = ("trainer.save_freq", "trainer.max_actor_ckpt_to_keep")
-"""Keys that change what is kept of a run, and nothing that it computes."""
+"""Keys that change which files a run keeps, but no results."""
 
 
 def check_models_exist(config: RunConfig) -> None:
-    """Raise `ConfigError` for a model folder that does not exist, or that is a run's."""
+    """Raise `ConfigError` for a model folder that does not exist, or that is the folder of
+    a run."""
     named = {"model.path": config.model.path}
     named["critic.model.path"] = config.critic.model.path if has_critic(config) else None
     named["ref.path"] = config.ref.path if config.needs_reference else None
@@ -46,7 +47,7 @@ def check_models_exist(config: RunConfig) -> None:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The checkpoint that a path means: itself, or the last one of training in a run's folder.
+    """Return the checkpoint at a path: itself, or the last training checkpoint of a run's folder.
 
     Raises `RunError` if there is none.
     """
@@ -61,11 +62,11 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def continued(resolved: Resolved) -> Path | None:
-    """Find the newest run of the same name and configuration that was cut off, or that is asked to
-    train longer. Returns None without one.
+    """Find the newest unfinished or extended run with the same name and configuration, or return
+    None.
 
-    With `trainer.resume_mode=auto` a command that names its experiment goes on there when it is
-    given again, though it names no folder.
+    With `trainer.resume_mode=auto` a command that names its experiment continues that run when it
+    is repeated, even without naming its folder.
     """
     trainer = resolved.config.trainer
     if trainer.experiment_name is None or trainer.resume_mode != "auto":
@@ -76,13 +77,13 @@ def continued(resolved: Resolved) -> Path | None:
         except (OSError, ValueError, TutelageError):
             continue  # a run of another version, or being written
         ended = (folder.read_result() or {}).get("status") == "finished"
-        if asks_for_more(changed) and (changed or not ended) and not is_held(folder):
+        if asks_for_more(changed) and (changed or not ended) and not is_locked(folder):
             return folder.path
     return None
 
 
 def changed_keys(resolved: Resolved, folder: RunFolder) -> dict[str, tuple[Any, Any]]:
-    """The keys in which a configuration differs from that of a run, with both values."""
+    """Return the keys in which a configuration differs from that of a run, with both values."""
     before = dict(flatten(Resolved.from_json(folder.config.read_text()).config.model_dump()))
     now = dict(flatten(resolved.config.model_dump()))
     names = (key for key in now if key not in ("output", "allow_changes"))
@@ -90,7 +91,7 @@ def changed_keys(resolved: Resolved, folder: RunFolder) -> dict[str, tuple[Any, 
 
 
 def asks_for_more(changed: Mapping[str, tuple[Any, Any]]) -> bool:
-    """Whether a configuration that differs so from a run's only trains longer, or keeps more."""
+    """Return True if the changed keys only make the run train longer, or keep more."""
     return all(
         key in _KEPT or (key in _ENDS and (was is None or now is None or now > was))
         for key, (was, now) in changed.items()

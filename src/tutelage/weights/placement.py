@@ -1,10 +1,9 @@
-"""Where a training's rollouts are played, and by what: its agent, on engines of its policies.
+"""The placement of a training's rollouts: its agent, on engines of its policies.
 
-`LocalPlacement` plays in this process: it makes an engine of a policy when it is first asked for,
-keeps it at the policy's version, and makes the one `Runner` for the run's own built-in agent or for
-the user's. A worker on another machine holds one too, so that the same code plays a rollout there
-(`distributed/ray_workers.py`, loaded where `agent.placement` names it). `run.py` asks, and
-stores what comes back.
+`LocalPlacement` plays in this process: it creates an engine of a policy on first use, keeps it at
+the policy's version, and creates the `Runner` for the built-in agent or the user's. A worker on
+another machine has one too, so that the same code plays its rollouts (`distributed/ray_workers.py`,
+loaded if `agent.placement` names it). `run.py` calls this and stores the rollouts.
 """
 
 from __future__ import annotations
@@ -30,47 +29,48 @@ from tutelage.types import JSON, Mode, Sampling
 from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
 
 FROZEN = "frozen "
-"""Means the policy as it was before training, among the names of policies."""
+"""Name of the policy as it was before training."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaySettings:
-    """How the rollouts of one batch are played."""
+    """Settings for playing the rollouts of one batch."""
 
     run_id: str
     mode: Mode
     temperature: float
     with_tools: bool = True
     invariant: bool = False
-    """Whether a sample may not depend on what else is sampled, as in a measurement."""
+    """True if samples must not depend on other samples of the batch, as in a measurement."""
     own_agent: bool = False
-    """Whether the user's agent plays, and not the built-in one."""
+    """True if the user's agent plays instead of the built-in one."""
 
 
 Tell = Callable[[str, str, JSON], None]
-"""Takes what happened to a worker: a sentence, and an event with its values."""
+"""Callback for an event of a worker: receives a message, the event's name and its values."""
 
 
 class RolloutPool(Protocol):
-    """Workers outside of this process, started before a run begins and ended after it."""
+    """Rollout workers outside of this process, started before a run begins and ended after it."""
 
     def remarks(self) -> list[str]:
-        """What is not the same on every worker, so that rollouts may depend on who plays them."""
+        """Describe the differences of workers that may change rollouts."""
         ...
 
     def placement(self, policies: Callable[[str], Policy], tell: Tell) -> LocalPlacement:
-        """These workers as a run's placement. `policies` gives those that are trained by name, and
-        the one before training."""
+        """Return the placement of a run's rollouts on these workers.
+
+        `policies` returns a trained policy by name, or the one before training.
+        """
         ...
 
     def close(self) -> None:
         """End them."""
-        ...
 
 
 def check_workers(config: RunConfig) -> None:
-    """Raise `MissingExtraError` or `ConfigError` where workers or ranks that the configuration has
-    Ray place cannot be had, before anything is loaded for them."""
+    """Raise `MissingExtraError` or `ConfigError` if workers or ranks on Ray are configured and not
+    available."""
     workers = config.agent.placement == "ray"
     if workers or machine_facts().placed_ranks(config) > 1:
         cluster = importlib.import_module("tutelage.distributed.ray_cluster")
@@ -80,14 +80,14 @@ def check_workers(config: RunConfig) -> None:
 
 
 def start_workers(setting: TrainingInputs) -> RolloutPool | None:
-    """The workers that the configuration asks for; None where this process plays."""
+    """Start the configured workers, or return None if this process plays rollouts."""
     if setting.config.agent.placement == "local" or setting.group.rank != 0:
         return None
     return importlib.import_module("tutelage.distributed.ray_workers").RayPool(setting)
 
 
 class LocalPlacement:
-    """Where rollouts are played: this process; a subclass has others play."""
+    """The placement of rollouts in this process; a subclass plays them on workers."""
 
     def __init__(
         self,
@@ -95,11 +95,14 @@ class LocalPlacement:
         policies: Callable[[str], Policy],
         servers: Engine | None = None,
     ) -> None:
-        """`policies` gives those that are trained by name, and the one before training; `servers`
-        sample the main one in place of an engine of this process."""
+        """Create a placement.
+
+        `policies` returns a trained policy by name, or the one before training. `servers` sample
+        the main policy in place of an engine of this process.
+        """
         self._setting, self._policy_of, self._servers = setting, policies, servers
         self._engines: dict[tuple[str, bool, Schedule], Engine] = {}
-        """By policy, whether samples are independent of their neighbours, and schedule."""
+        """Engines by policy, by whether samples are independent of the batch, and by schedule."""
 
     def workers(
         self,
@@ -107,8 +110,11 @@ class LocalPlacement:
         on_spans: OnSpans | None = None,
         on_traces: OnTraces | None = None,
     ) -> RolloutWorkers:
-        """What plays a batch with the weights of now. Of a user's agent `on_spans` takes each
-        rollout with its spans, and `on_traces` the spans that agents send by themselves."""
+        """Return the rollout workers for a batch, with the current weights.
+
+        For a user's agent `on_spans` receives each rollout with its spans, and `on_traces` the
+        spans that agents send themselves.
+        """
         setting, given = self._setting, self._setting.given
         config = setting.config
         if play.own_agent and given is not None:
@@ -141,18 +147,19 @@ class LocalPlacement:
         )
 
     def free(self) -> None:
-        """Before an update, hold as little as can be until it is asked again."""
+        """Free the engines' memory for an update."""
         for engine in self._engines.values():
             engine.free()
 
     def hand_over_weights(self) -> None:
-        """After an update, training's engines sample from the weights of now; those of
-        measurements when they are asked."""
+        """Load the updated weights into the training engines; others load them on their
+        next use."""
         for key in [key for key in self._engines if not key[1]]:
             self._load(*key)
 
     def _engine(self, name: str, invariant: bool, schedule: Schedule) -> Engine:
-        """A policy's training engine, or the one whose samples do not depend on neighbours."""
+        """Return a policy's training engine, or the one whose samples do not depend on the
+        batch."""
         key = (name, invariant, schedule)
         if key not in self._engines and name == POLICY and self._servers is not None:
             self._engines[key] = self._servers
@@ -170,7 +177,7 @@ class LocalPlacement:
         return self._load(*key)
 
     def _load(self, name: str, invariant: bool, schedule: Schedule) -> Engine:
-        """An engine that samples from the weights that its policy has now."""
+        """Return an engine with the current weights of its policy."""
         engine, policy = self._engines[name, invariant, schedule], self._policy_of(name)
         if engine.version != policy.version:
             engine.update_weights(policy, policy.version)

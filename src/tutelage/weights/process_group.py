@@ -1,16 +1,16 @@
-"""Which processes train together: this one alone, or the ranks of torch.distributed.
+"""The processes that train together: this one alone, or the ranks of torch.distributed.
 
-Every rank runs the same step on the same rows: the first one plays the rollouts and hands them to
-the others (`agree`), each works on its share of a plan of micro-batches (`map`, `accumulate`), and
-all get the same reports, gradients and metrics. `tutelage.distributed.process_group` has several
-ranks; it is loaded by name when a launcher has started this process.
+Every rank runs the same step on the same rows: rank 0 plays the rollouts and sends them to the
+other ranks (`agree`), each rank computes its share of the micro-batches (`map`, `accumulate`), and
+all get the same reports, gradients and metrics. `tutelage.distributed.process_group` implements
+several ranks; it is imported if a launcher has started this process.
 
-The gradient of a batch is added micro-batch by micro-batch, on one or more threads: each
-parameter's in the order of the micro-batches, as they come, and a backward pass that is ahead waits
-where it would add before its turn. So the sum does not depend on how many threads worked, and no
-thread holds gradients of its own. Tensor operations release Python's lock, and threads that each
-use one core need no barrier between operations, which makes them faster than one thread with
-parallel operations, and immune to a busy core. Callers give every micro-batch the whole batch's
+The gradient of a batch is added micro-batch by micro-batch, on one or more threads. Each
+parameter's gradients are added in the order of the micro-batches; a backward pass that is ahead
+waits for its turn. So the sum does not depend on the number of threads, and threads have no
+separate gradients. Tensor operations release Python's lock, and threads that each use one core need
+no barrier between operations, so they are faster than one thread with parallel operations, and a
+busy core slows down only one of them. Callers divide every micro-batch by the whole batch's
 denominator.
 """
 
@@ -40,10 +40,10 @@ Out = TypeVar("Out")
 
 
 class ProcessGroup:
-    """The processes of one training: this one alone, which a laptop runs.
+    """The processes of a training, here a single one.
 
-    `TorchProcessGroup` overrides what several ranks do. All of them call the same methods in the
-    same order.
+    `TorchProcessGroup` overrides these methods for several ranks, which all call them in the same
+    order.
     """
 
     rank = 0
@@ -52,11 +52,11 @@ class ProcessGroup:
     """Number of processes."""
 
     def agree(self, make: Callable[[], Out]) -> Out:
-        """Call `make` on rank 0 alone and return its value on every rank."""
+        """Call `make` on rank 0 only and return its value on every rank."""
         return make()
 
     def map(self, items: Sequence[Item], work: Callable[[Item], Out]) -> list[Out]:
-        """Return what `work` gives for every item, in order; each rank works on its share."""
+        """Return the results of `work` for all items, in order; each rank computes its share."""
         return [work(item) for item in items]
 
     def accumulate(
@@ -67,32 +67,70 @@ class ProcessGroup:
         *,
         threads: int = 1,
     ) -> list[Out]:
-        """`accumulate` over all items, of which each rank works on its share; every rank
-        gets what `loss` reports of all of them, in order."""
-        return accumulate(parameters, items, loss, threads=threads)
+        """Add the gradients of `loss(item)` over all items, of which each rank works on its share,
+        to `parameters`. `loss` returns a scalar with gradient and anything detached to report:
+        every rank gets the reports of all items, in order."""
+        # torch takes oneDNN for attention's batched products when reduced precision is allowed. On
+        # processors where oneDNN has no faster reduced format for float32 operands, that is plain
+        # float32 at twice MKL's speed.
+        devices = {_computes_on(p) for p in parameters}
+        setting = nullcontext()
+        if "cuda" in devices:
+            setting = repeating()
+        elif devices == {"cpu"} and _reduced_is_float32():
+            setting = _reduced_on_cpu()
+        with setting:
+            if threads <= 1 or len(items) <= 1:
+                reports: list[Out] = []
+                for item in items:
+                    value, report = loss(item)
+                    value.backward()
+                    reports.append(report)
+                return reports
+
+            turns = _Turns(parameters)
+
+            def work(number: int, item: Item) -> Out:
+                with turns.taken(number):
+                    value, report = loss(item)
+                    value.backward()
+                return report
+
+            with turns.watched():
+                working = [_pool(threads).submit(work, *numbered) for numbered in enumerate(items)]
+                try:
+                    return [work.result() for work in working]
+                finally:
+                    wait(working)
+
+    def goes_on(self) -> bool:
+        """Return whether rank 0 goes on after what ended this rank."""
+        return False
 
     def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
-        """Scale the gradients down to a norm of `limit`; return the norm that they had."""
+        """Scale the gradients down to a norm of `limit`; return their norm before."""
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
 
     def shard(
         self, policy: Policy, dtype: torch.dtype, *, offload: bool = False, head: bool = True
     ) -> Policy:
-        """Return what is trained of a policy: itself, or a copy of which each rank has a part.
-        `offload` keeps what is not computed with in main memory; without `head` the copy gives
-        hidden states alone."""
+        """Return the policy to train: itself, or a sharded copy.
+
+        `offload` keeps unused tensors in main memory; without `head` the copy returns hidden states
+        only.
+        """
         return policy
 
     def publish(self, trained: Policy, whole: Policy) -> None:
-        """After an update, copy the weights of the sharded `trained` to the policy that rank 0
-        samples from and saves."""
+        """Copy the updated weights of the sharded `trained` to the policy that rank 0 samples from
+        and saves."""
 
     def share_out(self, optimizer: torch.optim.Optimizer) -> None:
-        """Of a state that was loaded whole, keep what belongs to this rank's parameters."""
+        """Shard an optimizer state that was loaded whole."""
 
     @torch.no_grad()
     def load(self, named: Iterable[tuple[str, Tensor]], whole: Mapping[str, Tensor]) -> None:
-        """Set tensors, or this rank's parts of them, from whole ones, bit for bit."""
+        """Load whole tensors into tensors, or into this rank's shards of them, bit for bit."""
         for name, tensor in named:
             tensor.copy_(whole[name])
 
@@ -101,17 +139,19 @@ class ProcessGroup:
         return False
 
     def write_parts(self, place: Path | None, values: dict[str, Any]) -> None:
-        """Write such a state into the folder that rank 0 names, each rank its part."""
+        """Write each rank's shards of a state to the folder that rank 0 names."""
 
 
 ONE_PROCESS = ProcessGroup()
-"""What trains unless a launcher has started several ranks."""
+"""The group of this process alone, used unless a launcher has started several ranks."""
 
 
 @functools.cache
 def launched() -> ProcessGroup:
-    """The ranks that a launcher has started with this process, this one alone without a launcher.
-    Raises `ConfigError` where a launcher's variables are not all there."""
+    """Return the ranks that a launcher has started, or this process alone without a launcher.
+
+    Raises `ConfigError` if a launcher's variables are incomplete.
+    """
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return ONE_PROCESS
     made: ProcessGroup = importlib.import_module("tutelage.distributed.process_group").joined()
@@ -119,8 +159,10 @@ def launched() -> ProcessGroup:
 
 
 def in_step(group: ProcessGroup, make: Callable[[], Out]) -> Out:
-    """What `make` gives on each rank, once it has given it on all. What it raises on any is raised
-    on rank 0; the others end without a word."""
+    """Return the value of `make` on each rank, after it has succeeded on all.
+
+    An exception on any rank is raised on rank 0; other ranks exit silently.
+    """
     made: Out | None = None
     error: Exception | None = None
     try:
@@ -144,59 +186,16 @@ def in_step(group: ProcessGroup, make: Callable[[], Out]) -> Out:
 # ---------------------------------------------------------------- gradients
 
 
-def accumulate(
-    parameters: Sequence[Tensor],
-    items: Sequence[Item],
-    loss: Callable[[Item], tuple[Tensor, Out]],
-    *,
-    threads: int = 1,
-) -> list[Out]:
-    """Add the gradients of `loss(item)` over all items to `parameters`; return what else it gave.
-
-    `loss` returns a scalar with gradient and anything detached to report.
-    """
-    # torch takes oneDNN for attention's batched products when reduced precision is allowed. On
-    # processors where oneDNN has no faster reduced format for float32 operands, that is plain
-    # float32 at twice MKL's speed.
-    devices = {_computes_on(p) for p in parameters}
-    setting = nullcontext()
-    if "cuda" in devices:
-        setting = repeating()
-    elif devices == {"cpu"} and _reduced_is_float32():
-        setting = _reduced_on_cpu()
-    with setting:
-        if threads <= 1 or len(items) <= 1:
-            reports: list[Out] = []
-            for item in items:
-                value, report = loss(item)
-                value.backward()
-                reports.append(report)
-            return reports
-
-        turns = _Turns(parameters)
-
-        def work(number: int, item: Item) -> Out:
-            with turns.taken(number):
-                value, report = loss(item)
-                value.backward()
-            return report
-
-        with turns.watched():
-            working = [_pool(threads).submit(work, *numbered) for numbered in enumerate(items)]
-            try:
-                return [work.result() for work in working]
-            finally:
-                wait(working)
-
-
 def _computes_on(parameter: Any) -> str:
-    """The type of the device; of one that is sharded and offloaded, that of its ranks."""
+    """Return the type of a parameter's device, or of its ranks' device if it is sharded and
+    offloaded."""
     mesh = getattr(parameter, "device_mesh", None)
     return parameter.device.type if mesh is None else mesh.device_type
 
 
 class _Turns:
-    """Whose turn it is to add to each parameter's gradient: the number of a micro-batch."""
+    """The order in which threads add to each parameter's gradient: by the number of the
+    micro-batch."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
@@ -207,7 +206,7 @@ class _Turns:
 
     @contextmanager
     def watched(self) -> Generator[None]:
-        """While this is open, backward passes add in turn."""
+        """Make backward passes inside the context add gradients in turn."""
         hooks = [
             hook
             for at, parameter in enumerate(self._parameters)
@@ -225,8 +224,10 @@ class _Turns:
 
     @contextmanager
     def taken(self, number: int) -> Generator[None]:
-        """This thread computes micro-batch `number`. Those after it never wait for one that
-        failed, nor for a gradient that it does not have."""
+        """Compute micro-batch `number` in this thread.
+
+        Later ones do not wait for a failed micro-batch, nor for a gradient that it does not have.
+        """
         self._mine.number = number
         try:
             yield
@@ -253,10 +254,11 @@ class _Turns:
 
 @contextmanager
 def repeating() -> Generator[None]:
-    """Have torch take kernels that repeat, where it has them, and warn where not. Those that add
-    into places of any order are a gradient's alone, and this costs the others: what writes keys and
-    values where a token goes, for one, and no two go to one place. So it is on here only. A user's
-    own switch stays as it is."""
+    """Make torch use deterministic kernels inside the context, with a warning where it has none.
+
+    Only gradients need them, and they slow down other operations, such as writing keys and values.
+    A user's own setting is kept.
+    """
     if torch.are_deterministic_algorithms_enabled():
         yield
         return
@@ -273,8 +275,10 @@ def repeating() -> Generator[None]:
 
 @contextmanager
 def _reduced_on_cpu() -> Generator[None]:
-    """Allow oneDNN, and nobody else, reduced precision in float32 products: torch's switch for all
-    devices would put the GPUs of such a host on TF32."""
+    """Allow reduced precision in float32 products of oneDNN only.
+
+    Torch's setting for all devices would make GPUs use TF32.
+    """
     setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = setting.fp32_precision
     setting.fp32_precision = "bf16"
@@ -286,8 +290,10 @@ def _reduced_on_cpu() -> Generator[None]:
 
 @functools.cache
 def _reduced_is_float32() -> bool:
-    """Whether reduced precision loses nothing here: a property of the processor, measured once on
-    fixed numbers, so it is the same in every run on a machine."""
+    """Return True if reduced precision loses nothing on this processor.
+
+    It is measured once on fixed numbers, so it is the same in every run on a machine.
+    """
     if matmul_kernel() != "onednn":
         return False
     a = torch.linspace(-1, 1, 64 * 128).view(64, 128)
@@ -299,5 +305,5 @@ def _reduced_is_float32() -> bool:
 
 @functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """One pool for the process: every new thread would get a memory arena of its own."""
+    """Return the process's thread pool, which is reused because each thread has a memory arena."""
     return ThreadPoolExecutor(threads, "tutelage-gradient", lambda: torch.set_num_threads(1))

@@ -1,9 +1,8 @@
-"""What a training step made of its rows, kept in the store: advantages, and numbers for each token.
+"""Store the rows of a training step with their advantages and values per token.
 
-The numbers are what the update's forward passes said anyway (`learner.py`); nothing is computed for
-them alone, so a row from which nothing could be learned, and which was skipped, has no numbers of
-its tokens. They are small beside the rollouts (8 bytes a trained token). `store/records.py` says
-what each number is.
+The values come from the update's forward passes (`learner.py`). No pass is made for them alone, so
+a row that was skipped, because nothing could be learned from it, has no values. They are small
+compared with the rollouts (8 bytes per trained token). `store/records.py` describes them.
 
 Legend: B rows, T tokens, K trained tokens.
 """
@@ -17,8 +16,6 @@ from numpy.typing import NDArray
 
 from tutelage.store import StoreWriter, TrainingRow
 from tutelage.weights.batch import Batch
-
-Floats = NDArray[np.float32]
 
 
 def record(writer: StoreWriter, run_id: str, tick: int, batches: Mapping[str, Batch]) -> None:
@@ -53,7 +50,7 @@ def record(writer: StoreWriter, run_id: str, tick: int, batches: Mapping[str, Ba
         writer.submit_training(run_id, rows)
 
 
-def _packed(values_K: Floats | None, here: slice, kind: str) -> bytes | None:
+def _packed(values_K: NDArray[np.float32] | None, here: slice, kind: str) -> bytes | None:
     """Numbers of a row as they are stored; None where it was not scored."""
     if values_K is None or np.isnan(values_K[here.start]):
         return None

@@ -1,15 +1,16 @@
-"""The reference policy and what the distance from it costs.
+"""The reference policy and the KL penalty.
 
-The reference is loaded only where some KL is on: the policy that reinforcement learning starts
-from, frozen, or the model of `ref.path`. The KL may enter the reward, where a controller steers its
-coefficient, and the loss, whose coefficient is fixed. The coefficient is all of a controller's
-state and travels in the checkpoint. The estimators and the controllers are `algorithms/rl/kl.py`.
+The reference is only loaded if a KL is on: the frozen policy from the start of reinforcement
+learning, or the model of `ref.path`. The KL may be part of the reward, with a coefficient that a
+controller adapts, and of the loss, with a fixed coefficient. The adapted coefficient is saved in
+the checkpoint. Estimators and controllers are in `algorithms/rl/kl.py`.
 
 Legend: B rows, T tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,18 @@ from tutelage.algorithms.rl.index import RolloutIndex
 from tutelage.config import RunConfig
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy.model import Policy
+from tutelage.policy.network import TokenTensors
 from tutelage.policy.numerics import Numerics
+from tutelage.policy.row import Row
 from tutelage.policy.sources import local_folder
 from tutelage.weights.batch import Batch
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
-from tutelage.weights.scoring import logp_of
+from tutelage.weights.scoring import by_token, logp_of
 
 
 class ReferencePolicy:
-    """A frozen policy and the price of leaving it."""
+    """A frozen reference policy and the KL coefficient of the reward."""
 
     def __init__(
         self,
@@ -49,20 +52,34 @@ class ReferencePolicy:
 
     @property
     def beta(self) -> float:
-        """The coefficient of the KL in the reward."""
+        """Return the coefficient of the KL in the reward."""
         return self._control.coef
 
-    def measure(self, batch: Batch) -> Batch:
+    def distribution(self, rows: Sequence[Row]) -> Tensor:
+        """Log-probabilities of the whole vocabulary at the trained tokens, [K, V]."""
+        warm, dtype = self._config.rollout.temperature, self._numerics.dtype
+        return self.policy.network.distribution(rows, warm, dtype)
+
+    def measure(self, policy: Policy, batch: Batch) -> Batch:
         """A batch that the policy, not updated yet, sampled, with the reference's view of it."""
-        config, kl_BT = self._config, None
-        ref_logp_BT = logp_of(self.policy, batch.rows, config, self._numerics.dtype, self._group)
-        if config.algorithm.use_kl_in_reward:
-            known_BT, kind = _known(batch.trainer_logp_BT), config.algorithm.kl_penalty
-            kl_BT = kl_penalty(known_BT, ref_logp_BT, kind)
+        config, dtype, kl_BT = self._config, self._numerics.dtype, None
+        kind, budget = config.algorithm.kl_penalty, config.actor.max_tokens_per_micro_batch
+        ref_logp_BT = logp_of(self.policy, batch.rows, config, dtype, self._group)
+
+        def exact_kl(some: list[Row]) -> TokenTensors:
+            warm, reference_KV = config.rollout.temperature, self.distribution(some)
+            scores = policy.score(some, temperature=warm, dtype=dtype, reference_KV=reference_KV)
+            return TokenTensors(_known(scores.full_kl_K), scores.rows_K, scores.columns_K)
+
+        if config.algorithm.use_kl_in_reward and kind.startswith("full"):
+            shared = policy.network.large
+            kl_BT = by_token(batch.rows, budget, exact_kl, shared=shared, group=self._group)
+        elif config.algorithm.use_kl_in_reward:
+            kl_BT = kl_penalty(_known(batch.trainer_logp_BT), ref_logp_BT, kind)
         return replace(batch, ref_logp_BT=ref_logp_BT, kl_BT=kl_BT)
 
     def steer(self, batch: Batch) -> dict[str, float]:
-        """Log the KL, and move the coefficient after a batch, for the next one.
+        """Log the KL, and adapt the coefficient for the next batch.
 
         `kl/ref` is the mean over trained tokens of the low-variance estimator, in nats.
         """
@@ -82,11 +99,11 @@ class ReferencePolicy:
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """The coefficient."""
+        """Return the coefficient."""
         return {"coef": self.beta}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the coefficient, bit for bit."""
+        """Load the coefficient, bit for bit."""
         self._control.coef = float(state_dict["coef"])
 
 
@@ -96,10 +113,9 @@ def _known(x_BT: Tensor | None) -> Tensor:
 
 
 def check_models(policy: Policy, config: RunConfig) -> None:
-    """Refuse second models whose tokens mean something else, by their tokenizers, before anything
-    is trained or written.
+    """Check that second models have the same tokens, before anything is trained or written.
 
-    Raises `ModelError` when a folder cannot be read, `ConfigError` when the tokens differ.
+    Raises `ModelError` if a folder cannot be read, `ConfigError` if the tokens differ.
     """
     named = {"critic.model.path": config.critic.model.path if has_critic(config) else None}
     named["ref.path"] = config.ref.path if config.needs_reference else None

@@ -1,14 +1,13 @@
-"""The phase of reinforcement learning: sample, reward, learn, until something ends it.
+"""The phase of reinforcement learning, and its control.
 
-The step is `loop.py`'s; this is what happens around it: the clock, the metrics, the checkpoints,
-the held-out tasks. `run.py` has the shared parts of all phases.
+The step is in `loop.py`; this module has the clock, the metrics, the checkpoints and the held-out
+tasks around it. `run.py` has the shared parts of all phases.
 
-The control is the same training again with another estimator, to compare with. Reinforcement
-learning is worth what it earns above a simple use of the same rollouts. So the loop runs a second
-time: from the same start, on the same tasks in the same order, with as many steps and rollouts, the
-same optimizer, clip and mini-batches, and an estimator that imitates what did well (`raft`,
-`best_of_n`, `advantage_filtered`) or any other that `trainer.control` names. Its result is measured
-as the trained policy is, and is not kept.
+The control is a second training for comparison: reinforcement learning is only worth its gain over
+a simple use of the same rollouts. It has the same start, the same tasks in the same order, as many
+steps and rollouts, and the same optimizer, clip and mini-batches, but an estimator that imitates
+good rollouts (`raft`, `best_of_n`, `advantage_filtered`), or any other in `trainer.control`. Its
+policy is measured like the trained one, and is not kept.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import play_groups
 
 ESTIMATOR = "control_estimator"
-"""Where the result has the name of the estimator."""
+"""Key of the result for the name of the control's estimator."""
 
 
 def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | None = None) -> None:
-    """The phase, from where the checkpoint left it; or the control, whose `config` has another
+    """Run reinforcement learning from its checkpoint; the control has a `config` with another
     estimator."""
     setting, state, begun = work.setting, work.state, work.state.phase_step
     config, limit = config or setting.config, step_limit(setting)
@@ -74,14 +73,9 @@ def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | Non
             "time/update": seconds - values["time/rollout"],
             "tokens_per_second": values["rollout/tokens"] * len(groups.played) / seconds,
         }
-        warnings: list[str] = state.results.setdefault("warnings", [])
-        rows, rewriting = values.get("rollout/rows", 1.0), setting.policy.codec.thoughts.rewriting
-        if rows > 1 and rewriting and not any("training rows" in text for text in warnings):
-            warnings.append(
-                f"a rollout became {rows:.3g} training rows on average, which takes longer: the "
-                f"chat template {rewriting}"
-            )
-            work.warn(warnings[-1])
+        rewriting = setting.policy.codec.thoughts.rewriting
+        if values.get("rollout/rows", 1.0) > 1 and rewriting:
+            work.warn_once(f"a rollout has several training rows: the chat template {rewriting}")
         _validate(work, phase, values)
         if phase == RL:
             steps.append(values)
@@ -101,7 +95,7 @@ def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | Non
 def _note_health(
     work: TrainingRun, steps: Sequence[Mapping[str, float]], *, ended: bool = False
 ) -> None:
-    """Show at once what is wrong with the training, and keep it for the result."""
+    """Show problems of the training at once, and keep them for the result."""
     config = work.setting.config
     limits = (
         f"agent.max_tokens_per_turn={config.turn_tokens}, "
@@ -119,12 +113,12 @@ def _note_health(
     )
     kept = work.state.results.setdefault("health", [])
     number, path = work.state.phase_step, shlex.quote(str(work.run.folder.path))
-    for finding in findings.keep(kept, steps, setup, number=number, run=path):
+    for finding in findings.add_findings(kept, steps, setup, number=number, run=path):
         work.warn(str(finding)) if finding.warning else work.run.progress.note(str(finding))
 
 
 def _learners(work: TrainingRun, config: RunConfig) -> dict[str, Learner]:
-    """A learner of each policy that is trained."""
+    """Create a learner of each trained policy."""
     setting, state = work.setting, work.state
     fresh, control = state.phase_step == 0, config.trainer.control != "none"
     referred = config.needs_reference and config.ref.path is None
@@ -150,7 +144,8 @@ def _learners(work: TrainingRun, config: RunConfig) -> dict[str, Learner]:
 
 
 def _validate(work: TrainingRun, phase: str, values: dict[str, float]) -> None:
-    """Every `test_freq` steps: held-out success, sampled and greedy; the end when it is solved."""
+    """Measure validation tasks every `test_freq` steps, sampled and greedy; end when they are
+    solved."""
     trainer, state = work.setting.config.trainer, work.state
     if trainer.test_freq <= 0 or state.phase_step % trainer.test_freq:
         return
@@ -169,16 +164,15 @@ def _validate(work: TrainingRun, phase: str, values: dict[str, float]) -> None:
         return
     if evaluation.success is not None and evaluation.success >= trainer.stop_at_success:
         state.phase_data["solved"] = evaluation.success
-    elif not evaluation.kind.has_success and "told" not in state.phase_data:
-        state.phase_data["told"] = True
-        work.run.progress.note(
+    elif not evaluation.kind.has_success:
+        work.warn_once(
             "trainer.stop_at_success needs a success rule for a graded reward; set "
             "reward.success=PART or reward.success='\">=0.5\"'"
         )
 
 
 def run_control(work: TrainingRun, run: Run) -> None:
-    """The control, from where the checkpoint left it."""
+    """Run the control from its checkpoint."""
     setting, state = work.setting, work.state
     if "begun" not in state.phase_data:
         estimator = setting.config.trainer.control
@@ -198,7 +192,7 @@ def run_control(work: TrainingRun, run: Run) -> None:
 
 
 def return_weights(work: TrainingRun) -> None:
-    """Put the trained weights back into the objects that a caller passed."""
+    """Copy the trained weights back to the objects that a caller passed."""
     if "trained" in work.kept:
         _load(work, work.kept.pop("trained"))
 

@@ -1,12 +1,12 @@
-"""`TrainingRun`: one process's work on a training, with its records and a way to play rollouts.
+"""`TrainingRun`: the work of one process on a training, with its records and its rollouts.
 
-It logs metrics, writes checkpoints, keeps the clock, and plays rollouts on engines that sample from
-the policy. A phase (`measure.py`, `cold_start.py`, `sft.py`, `rl.py`) is a loop over steps that can
-stop after any step and go on later: what it needs to know is in `TrainingState.phase_step` and
+It logs metrics, writes checkpoints, keeps the clock, and plays rollouts on engines of the policy. A
+phase (`measure.py`, `cold_start.py`, `sft.py`, `rl.py`) is a loop over steps that can stop after
+any step and continue later: its state is in `TrainingState.phase_step` and
 `TrainingState.phase_data`, and every draw is addressed by the seed tree. After a resume recorded
-rollouts are used instead of playing a step again whenever the store has all of them: they are bit
-for bit what would be sampled, and a deadline that fired stays fired. `training.py` prepares a run
-and puts its phases in order.
+rollouts are used in place of playing a step again if the store has all of them: they are equal bit
+for bit, and deadlines that expired stay expired. `training.py` prepares a run and puts its phases
+in order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tutelage.runs.metrics import (
 from tutelage.runs.progress import LATER
 from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.signals import Clock
-from tutelage.statistics.outcome import RewardKind, Success, cause_words
+from tutelage.statistics.outcome import RewardKind, Success, format_cause
 from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import ingest_traces
 from tutelage.types import JSON, FailureCause, Mode, Rollout
@@ -68,7 +68,7 @@ T = TypeVar("T", bound="Stateful")
 
 @dataclass(slots=True)
 class TrainingRun:
-    """One process's work on a training."""
+    """The work of one process on a training."""
 
     resolved: Resolved
     setting: TrainingInputs
@@ -76,34 +76,34 @@ class TrainingRun:
     """The one event loop that built-in agents and their engines have for the whole run."""
     state: TrainingState = field(default_factory=TrainingState)
     tensors: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Those of the checkpoint, empty without one."""
+    """Tensors of the checkpoint, empty without one."""
     pool: RolloutPool | None = None
     """Workers outside of this process that play rollouts."""
     servers: Servers | None = None
-    """Where the policy is sampled, if not in this process."""
+    """vLLM servers that sample the policy, if not this process."""
     run: Run = field(init=False)
     clock: Clock = field(init=False)
     placement: LocalPlacement = field(init=False)
-    """Where rollouts are played."""
+    """The placement of rollouts."""
     recorded: dict[tuple[int, str, str], dict[str, Rollout]] = field(
         default_factory=dict[tuple[int, str, str], dict[str, Rollout]]
     )
-    """Rollouts of the store that lie after the checkpoint, by (tick, mode, label) and id."""
+    """Stored rollouts from after the checkpoint, by (tick, mode, label) and id."""
     optimizer: Stateful | None = None
-    """What the phase in progress trains beside the policy's weights."""
+    """State that the phase in progress trains in addition to the policy's weights."""
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
     """Tensors that outlive a phase, such as the policy that reinforcement learning starts from."""
     pace: Pace | None = None
-    """What rollouts at the training temperature took, the latest that were played."""
+    """Time of the latest rollouts at the training temperature."""
     expected: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
-    """Seconds that each phase of the run will take, in order; None if that is not known."""
+    """Expected seconds of each phase of the run, in order; None if unknown."""
     phase_began: float = 0.0
     finished: bool = False
     _frozen: Policy | None = None
 
     def open(self, run: Run) -> None:
-        """Take over a checkpoint's tensors and the rollouts recorded since; on several ranks, those
-        of rank 0, with its weights."""
+        """Load a checkpoint's tensors and the rollouts recorded since; on several ranks
+        rank 0's."""
         self.run, setting, group = run, self.setting, self.setting.group
         if group.size > 1:
             if group.rank == 0:
@@ -146,13 +146,13 @@ class TrainingRun:
 
     @property
     def policies(self) -> dict[str, Policy]:
-        """All that are trained, by name."""
+        """Return all trained policies by name."""
         return {POLICY: self.setting.policy, **self.setting.others}
 
     # ------------------------------------------------------------ records
 
     def log(self, phase: str, step: int, values: Mapping[str, float]) -> None:
-        """One line of metrics, in the file and in the store."""
+        """Write the metrics of a step to the metrics file and to the store."""
         line: dict[str, Any] = {"phase": phase, "step": step, "tick": self.state.tick, **values}
         self.run.log(line)
         self.state.metrics_lines += 1
@@ -160,19 +160,26 @@ class TrainingRun:
             self.run.progress.step(step, values)
 
     def warn(self, text: str) -> None:
-        """Show a warning, once a run; in the log where a `Trainer` shows no progress."""
+        """Show a warning; in the log where a `Trainer` shows no progress."""
         self.run.progress.note(f"Warning: {text}")
         shown = self.run.progress.shows or self.setting.group.rank > 0
         if self.setting.given is not None and not shown:
             logger.warning(text)
 
+    def warn_once(self, text: str) -> None:
+        """Show a warning that the result keeps, unless it has been shown before."""
+        warnings: list[str] = self.state.results.setdefault("warnings", [])
+        if text not in warnings:
+            warnings.append(text)
+            self.warn(text)
+
     def _report(self, text: str, event: str, values: JSON) -> None:
-        """Show and record what happened to a worker or a server."""
+        """Show and record an event of a worker or a server."""
         self.run.progress.note(text)
         self.run.event(event, **{"phase": self.state.phase, "tick": self.state.tick, **values})
 
     def save(self) -> None:
-        """Write a checkpoint, on rank 0; everything before it is in the store by then."""
+        """Write a checkpoint on rank 0, after everything before it is in the store."""
         group, optimizer = self.setting.group, self.optimizer
         trained = {} if optimizer is None else {"optimizer": optimizer.state_dict()}
         parts = group.in_parts(trained)
@@ -200,7 +207,7 @@ class TrainingRun:
         self.run.store.put_checkpoint(self.run.id, state.tick, str(path))
 
     def check_stop(self) -> None:
-        """Save and raise `KeyboardInterrupt` when the user asked to stop."""
+        """Save and raise `KeyboardInterrupt` if the user requested a stop."""
         given, stop = self.setting.given, self.run.stop
         ended = given is not None and given.manager.stopping
         if self.setting.group.agree(lambda: stop.asked or ended):
@@ -210,12 +217,12 @@ class TrainingRun:
     # ------------------------------------------------------------ steps of a phase
 
     def seconds_left(self) -> float | None:
-        """Seconds until `trainer.minutes` are over; None without them."""
+        """Return the seconds until `trainer.minutes` are over, or None without that limit."""
         minutes = self.setting.config.trainer.minutes
         return None if minutes is None else max(0.0, 60 * minutes - self.clock.elapsed())
 
     def ended(self, phase: str, limit: int | None) -> bool:
-        """Whether a phase is over; a decision by the clock is recorded, and honoured on resume."""
+        """Return True if a phase is over. A decision by time is recorded and repeated on resume."""
 
         def decide() -> bool:
             if (limit is not None and self.state.phase_step >= limit) or self._solved():
@@ -231,13 +238,13 @@ class TrainingRun:
         return self.setting.group.agree(decide)
 
     def _solved(self) -> bool:
-        """Whether validation has found the success that ends training."""
+        """Return True if validation has reached the success that ends training."""
         solved, wanted = self.state.phase_data.get("solved"), self.setting.config.trainer
         least = wanted.stop_at_success
         return solved is not None and least is not None and solved >= least
 
     def reason_to_end(self) -> str | None:
-        """The key that ends a training in this state; None where it goes on."""
+        """Return the key that ends the training in this state, or None."""
         trainer, limit = self.setting.config.trainer, step_limit(self.setting)
         steps = "total_epochs" if trainer.total_training_steps is None else "total_training_steps"
         ends = {
@@ -249,14 +256,14 @@ class TrainingRun:
         return keys[0] if keys else None
 
     def restore(self, trained: T) -> T:
-        """Give what a phase trains the state of the checkpoint, if this phase was running."""
+        """Load the checkpoint's state into the trained objects if this phase was running."""
         saved = self.kept.pop("optimizer", None)
         if saved is not None and self.state.phase_step > 0:
             trained.load_state_dict(saved)
         return trained
 
     def end_step(self, phase: str, values: dict[str, float]) -> None:
-        """Log a step, checkpoint when it is time, stop when requested."""
+        """Log a step, write a checkpoint if it is due, and stop if requested."""
         trim_memory()
         values["time/elapsed"] = self.clock.elapsed()
         phases, step = list(self.expected), self.state.phase_step
@@ -271,7 +278,7 @@ class TrainingRun:
         self.check_stop()
 
     def end_training(self) -> None:
-        """Checkpoint the last step, from which training can go on with more steps."""
+        """Write a checkpoint of the last step, from which training can continue with more steps."""
         last = checkpoint.place(self.run.folder, self.state)
         complete = partial(checkpoint.complete, self.run.folder)
         missing = self.setting.group.agree(lambda: last not in complete())
@@ -279,7 +286,7 @@ class TrainingRun:
             self.save()
 
     def note_best(self, value: float) -> None:
-        """Remember the step that did best in validation; its checkpoint stays."""
+        """Record the step with the best validation result, whose checkpoint is kept."""
         best = self.state.results.get(BEST)
         if best is None or value > best["value"]:
             self.state.results[BEST] = {"step": self.state.phase_step, "value": value}
@@ -288,12 +295,12 @@ class TrainingRun:
 
     @property
     def success(self) -> Success | None:
-        """The user's rule for a success."""
+        """Return the user's success criterion."""
         return Success.of(self.setting.config.reward.success)
 
     @property
     def kind(self) -> RewardKind:
-        """What the rewards of this run are, by all that were seen."""
+        """Return the kind of this run's rewards, from all rewards so far."""
         return RewardKind(**self.state.results.get("kind", {}))
 
     # ------------------------------------------------------------ rollouts
@@ -307,11 +314,10 @@ class TrainingRun:
         invariant: bool = False,
         on_done: Callable[[Rollout], None] | None = None,
     ) -> list[Rollout]:
-        """Run rollouts of one tick, mode and label, or take them from the record; store them. Rank
-        0 does, and every rank gets them.
+        """Play the rollouts of one tick, mode and label, or take the recorded ones, and store them.
 
-        Demonstrations are of the built-in agent's calls, so the cold start is measured on that one,
-        whichever is trained.
+        Only rank 0 plays, and every rank gets the rollouts. Demonstrations contain the built-in
+        agent's calls, so the cold start always plays that agent.
         """
         group, given, found = self.setting.group, self._own_agent, self._recorded(specs)
         fresh, start = found is None, time.perf_counter()
@@ -346,7 +352,7 @@ class TrainingRun:
         elif fresh and (failures := all_failed(rollouts)):
             self.run.writer.flush()
             what = "step" if rollouts[0].mode is Mode.TRAIN else "measurement"
-            counts = Counter(cause_words(f.cause) for f in failures)
+            counts = Counter(format_cause(f.cause) for f in failures)
             raise FailureBudgetError(
                 f"all {len(rollouts)} rollouts of a {what} failed "
                 f"({', '.join(f'{n} x {end}' for end, n in counts.items())}). The first error: "
@@ -357,11 +363,11 @@ class TrainingRun:
 
     @property
     def _own_agent(self) -> JobInputs | None:
-        """The Python agent where it plays: the cold start's are the built-in one's."""
+        """Return the Python agent, or None in the cold start, which plays the built-in agent."""
         return None if self.state.phase == "cold_start" else self.setting.given
 
     def _recorded(self, specs: Sequence[RolloutSpec]) -> list[Rollout] | None:
-        """The rollouts of the record; None where it has not all of them."""
+        """Return the recorded rollouts, or None unless all of them are recorded."""
         first = specs[0]
         key = (first.step, first.mode.value, first.label)
         known = self.recorded.pop(key, {})
@@ -385,7 +391,7 @@ class TrainingRun:
         return None
 
     def _policy_of(self, name: str) -> Policy:
-        """A policy that is trained, or as the main one was before training."""
+        """Return a trained policy, or the main one from before training."""
         if name != FROZEN:
             return self.policies[name]
         if self._frozen is None:
@@ -396,7 +402,7 @@ class TrainingRun:
         return self._frozen
 
     def count(self, rollouts: list[Rollout]) -> None:
-        """Add rollouts to the totals, whether they were played or recorded."""
+        """Add rollouts to the totals, whether played or recorded."""
         state, results, setting = self.state, self.state.results, self.setting
         state.rollouts += len(rollouts)
         results["kind"] = asdict(self.kind.after(rollouts, self.success))
@@ -409,7 +415,7 @@ class TrainingRun:
         for failure in (r.last.failure for r in rollouts if r.last.failure is not None):
             if failure.cause.value not in first:
                 first[failure.cause.value] = failure.message
-                words = f"first failure ({cause_words(failure.cause)})"
+                words = f"first failure ({format_cause(failure.cause)})"
                 self.run.progress.note(f"{words}: {failure.message}")
         warnings: list[str] = results.setdefault("warnings", [])
         limits = (setting.context, setting.policy.max_positions)
@@ -418,15 +424,13 @@ class TrainingRun:
         if setting.given is not None and state.rollouts == len(rollouts):
             new += unused_template_warnings(rollouts, setting.given.resources)
         for warning in new:
-            warnings.append(warning)
-            self.warn(warning)
+            self.warn_once(warning)
         state.tokens += sum(
             len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
         )
 
     def stop_if_ungraded(self, rollouts: Sequence[Rollout]) -> None:
-        """Raise `RewardError` where a reward failed: that is a defect of the task, and training on
-        the rest would hide it."""
+        """Raise `RewardError` if a reward failed: it is a defect that training would hide."""
         broken = [r for r in rollouts if ungraded(r)]
         if not broken or broken[0].last.failure is None:
             return
@@ -439,6 +443,6 @@ class TrainingRun:
 
 
 def ungraded(rollout: Rollout) -> bool:
-    """Whether the reward of a rollout failed."""
+    """Return True if the reward of a rollout failed."""
     failure = rollout.last.failure
     return failure is not None and failure.cause is FailureCause.REWARD_ERROR

@@ -1,10 +1,10 @@
-"""Where a step's rollouts come from: tasks, groups, refills and greedy baselines.
+"""Play the rollouts of a step: tasks, groups, refills and greedy baselines.
 
-A step draws tasks in epochs, plays `agent.num_chains` rollouts of each, replaces groups whose
-rewards are all equal by fresh ones where that is asked for, and for an estimator with baselines
-plays each task once greedily, through the same agent and its tools. All of it is addressed by step
-and place in the seed tree. `asynchronous.py` plays the same rollouts ahead of their steps. Rollouts
-of refills, of baselines and of the control are stored under labels of their own.
+A step draws tasks in epochs and plays `agent.num_chains` rollouts of each. If configured, it
+replaces groups whose rewards are all equal by new ones. For an estimator with baselines it also
+plays each task once greedily, with the same agent and tools. All draws are addressed by step and
+position in the seed tree. `asynchronous.py` plays the same rollouts ahead of their steps. Rollouts
+of refills, of baselines and of the control have separate labels in the store.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import chain
 from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.config import RunConfig
 from tutelage.rollouts.runner import RolloutSpec
-from tutelage.runs.metrics import stop_if_alike
+from tutelage.runs.metrics import check_equal_failures
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Mode, Rollout, Task
 from tutelage.weights.checkpoint import RL
@@ -25,29 +25,29 @@ from tutelage.weights.inputs import drawn
 from tutelage.weights.run import TrainingRun
 
 BASELINE, REFILL = "baseline", "refill"
-"""Labels of greedy baseline rollouts, and of what was played to replace flat groups."""
+"""Labels of greedy baseline rollouts, and of rollouts that replace groups with equal rewards."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutGroups:
-    """What one step learns from, and what it cost."""
+    """The rollouts of one step, and the cost of playing them."""
 
     rollouts: list[Rollout]
     """The rollouts of the batch, group by group."""
     played: list[Rollout]
-    """All rollouts that were sampled for it; the batch is among them."""
+    """All rollouts that were sampled for the step, including the batch."""
     baselines: dict[str, float] | None
     """Reward of the greedy rollout of each group, for an estimator with baselines."""
     metrics: dict[str, float]
 
     @property
     def policies(self) -> set[str | None]:
-        """The policies that spoke."""
+        """Return the names of the policies that were called."""
         return {call.policy for r in self.rollouts for call in r.last.calls}
 
 
 def play_groups(work: TrainingRun, phase: str, config: RunConfig, step: int) -> RolloutGroups:
-    """Play the rollouts of one step of reinforcement learning, as the phase's `config` says."""
+    """Play the rollouts of one step of reinforcement learning, with the phase's `config`."""
     start = time.perf_counter()
     size = drawn(work.setting, step + 1) - drawn(work.setting, step)
     rule = config.algorithm.filter_groups
@@ -93,7 +93,8 @@ def play_groups(work: TrainingRun, phase: str, config: RunConfig, step: int) -> 
 
 
 def epoch_places(total: int, start: int, count: int, seeds: SeedTree) -> list[int]:
-    """Numbers of `count` tasks of `total` from place `start` of the stream of shuffled epochs."""
+    """Return the numbers of `count` of `total` tasks, from position `start` of the shuffled
+    epochs."""
     out: list[int] = []
     order: list[int] = []
     known = -1
@@ -107,13 +108,13 @@ def epoch_places(total: int, start: int, count: int, seeds: SeedTree) -> list[in
 
 
 def informative(group: Sequence[Rollout]) -> bool:
-    """Whether a group can teach: two rollouts or more that count, and not all rewarded alike."""
+    """Return True if a group has at least two valid rollouts whose rewards are not all equal."""
     rewards = [r.reward.value for r in group if r.reward is not None]
     return len(rewards) >= 2 and min(rewards) < max(rewards)
 
 
 def draw_tasks(work: TrainingRun, step: int, count: int) -> list[Task]:
-    """Fresh tasks, of which the control takes the same ones."""
+    """Draw the tasks of a step; the control gets the same ones."""
     setting, data = work.setting, work.setting.config.data
     tasks, seeds = setting.tasks.train, setting.seeds.child(RL, "order")
     start = step * data.train_batch_size
@@ -131,7 +132,7 @@ def draw_tasks(work: TrainingRun, step: int, count: int) -> list[Task]:
 def specs_of(
     work: TrainingRun, phase: str, step: int, placed: Sequence[tuple[int, Task]], label: str
 ) -> list[RolloutSpec]:
-    """The rollouts of some tasks, each at its place in the step."""
+    """Return the specs of the tasks' rollouts, each at its place in the step."""
     setting = work.setting
     return [
         RolloutSpec(
@@ -149,10 +150,9 @@ def specs_of(
 
 
 def stop_if_never_graded(work: TrainingRun, rollouts: Sequence[Rollout]) -> None:
-    """A reward that raises the same on every rollout, up to the first step, reads no answer. Raises
-    `FailureBudgetError`."""
+    """Raise `FailureBudgetError` if the reward failed in the same way on all rollouts so far."""
     wrong, told = FailureCause.ANSWER_ERROR.value, work.state.results
     if told["failures"].get(wrong) != work.state.rollouts:
         return
     work.run.writer.flush()
-    stop_if_alike(rollouts, work.state.rollouts)
+    check_equal_failures(rollouts, work.state.rollouts)

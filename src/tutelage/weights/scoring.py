@@ -1,8 +1,8 @@
-"""Numbers per token of a whole batch without gradients: log-probabilities, and what is asked.
+"""Compute values per token of a whole batch without gradients, such as log-probabilities.
 
-The rows are cut into micro-batches by tokens and what a model says of each trained token is put
-back into one [B, T] tensor, 0 where nothing is trained. `learner.py` asks for what the estimator
-and the KL need before the first optimizer step.
+The rows are split into micro-batches by tokens, and the results for trained tokens are put into one
+[B, T] tensor that is 0 elsewhere. `learner.py` uses this for the inputs of estimator and KL before
+the first optimizer step.
 
 Legend: B rows, T tokens, K trained tokens of a micro-batch.
 """
@@ -31,8 +31,10 @@ def by_token(
     shared: bool = False,
     group: ProcessGroup = ONE_PROCESS,
 ) -> Tensor:
-    """What `ask` says of the trained tokens of some rows, for all rows, [B, T] on the CPU. The rows
-    are cut as `plan_micro_batches` says."""
+    """Compute values of the trained tokens of all rows, [B, T] on the CPU, with `ask`.
+
+    The rows are split as in `plan_micro_batches`.
+    """
     out_BT = torch.zeros(len(rows), max(len(r.ids) for r in rows))
 
     def said(chosen: list[int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -52,7 +54,7 @@ def logp_of(
     dtype: torch.dtype,
     group: ProcessGroup = ONE_PROCESS,
 ) -> Tensor:
-    """Log-probabilities at the sampling temperature, [B, T]."""
+    """Compute log-probabilities at the sampling temperature, [B, T]."""
 
     def ask(some: list[Row]) -> TokenTensors:
         scores = policy.score(some, temperature=config.rollout.temperature, dtype=dtype)

@@ -1,11 +1,10 @@
 """`train sft`: supervised training on the user's demonstrations.
 
-Token rows come from files (`inputs.py`). A step draws a batch of them in shuffled epochs, each
-draw addressed by the seed tree, so a step is a function of seed and number and the phase goes on
-after any kill without a difference. The step itself is `cold_start.py`'s: mean negative
-log-likelihood over the batch's trained tokens, which are what the assistant wrote. Tasks of
-`--test` are played before and after where they are given. `run.py` has the shared parts of all
-phases.
+Token rows come from files (`inputs.py`). A step draws a batch of them in shuffled epochs, addressed
+by the seed tree, so a step depends only on seed and number, and the phase continues after a kill
+without a difference. The step is in `cold_start.py`: mean negative log-likelihood over the batch's
+trained tokens, which are the assistant's. Tasks of `--test`, if any, are played before and after.
+`run.py` has the shared parts of all phases.
 """
 
 from __future__ import annotations
@@ -27,16 +26,14 @@ from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import epoch_places
 
 LEARNED = ("epochs", "trained_tokens", "train_loss_before", "train_loss_after")
-"""What the results have of the steps: passes over the examples, tokens from which it learned, and
-the loss of the first and of the last batch."""
+"""Keys of the results: epochs, trained tokens, and the loss of the first and of the last batch."""
 
 
 def run_sft(work: TrainingRun, run: Run) -> None:
-    """The phase, from where the checkpoint left it."""
+    """Run supervised training from its checkpoint."""
     setting, state = work.setting, work.state
     sft_dataset, config = setting.sft_dataset, setting.config
-    if sft_dataset is None:
-        raise TypeError("the phase of supervised training needs demonstrations")
+    assert sft_dataset is not None, "the phase of supervised training needs demonstrations"
     group, policy = setting.group, setting.policy
     if config.sft.optimizer == "adamw":  # Muon needs whole matrices
         policy = group.shard(policy, setting.choice.cold_start.dtype)
@@ -78,7 +75,7 @@ def run_sft(work: TrainingRun, run: Run) -> None:
 
 @torch.no_grad()
 def _loss_of(setting: TrainingInputs, rows: Sequence[Row], policy: Policy) -> float:
-    """Mean negative log-likelihood of the rows' trained tokens, in nats."""
+    """Compute the mean negative log-likelihood of the rows' trained tokens, in nats."""
     dtype = setting.choice.cold_start.dtype
 
     def said(chosen: list[int]) -> float:
@@ -93,22 +90,22 @@ def _loss_of(setting: TrainingInputs, rows: Sequence[Row], policy: Policy) -> fl
 
 @dataclass(frozen=True, slots=True)
 class SFTPreview:
-    """What a run would learn, without learning it."""
+    """A description of the data of supervised training."""
 
     rows: int
     tokens: int
     trained: int
-    """Tokens that the assistant wrote."""
+    """Number of tokens that the assistant wrote."""
     longest: int
     steps: int | None
     loss: float
-    """Of the untrained policy on one batch, in nats a trained token."""
+    """Loss of the untrained policy on one batch, in nats per trained token."""
     pieces: tuple[tuple[str, bool], ...]
-    """The first demonstration as the model sees it, in pieces, and which of them are trained."""
+    """The first demonstration as rendered for the model: its parts, each with True if trained."""
 
 
 def preview(setting: TrainingInputs, sft_dataset: SFTDataset) -> SFTPreview:
-    """What the first demonstration looks like, and how much there is."""
+    """Describe the first demonstration and the amount of data."""
     first, train = sft_dataset.train[0], sft_dataset.train
     decode = setting.policy.codec.decode
     pairs = zip(first.ids, first.mask, strict=True)

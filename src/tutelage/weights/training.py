@@ -1,8 +1,8 @@
-"""A training of weights from its preparation to its result: what it starts from, its phases.
+"""The course of a training of weights, from its preparation through its phases to its result.
 
-A checkpoint is written at every phase's end, and by the phases at their steps. Stopping at any
-moment, also with SIGKILL, loses at most the steps since the last one, and resuming repeats those
-bit for bit. `kinds.py` declares the run; `run.py` has what its phases work with.
+A checkpoint is written at the end of every phase, and by phases at some steps. Stopping at any
+moment, also by SIGKILL, loses at most the steps since the last one, and resuming repeats those bit
+for bit. `kinds.py` declares the run; `run.py` has the shared parts of the phases.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tutelage import files
 from tutelage.environments.start import write_demonstrations
 from tutelage.errors import RunError, counted
 from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
 from tutelage.resources import POLICY, SHIPPED
 from tutelage.runs.figures import read_object
-from tutelage.runs.findings import warnings_of
+from tutelage.runs.findings import list_warnings
 from tutelage.runs.folder import RunFolder, keep_lines, write_json, write_text
 from tutelage.runs.kinds import Phase
 from tutelage.runs.progress import Progress
@@ -29,7 +30,7 @@ from tutelage.weights import checkpoint
 from tutelage.weights.checkpoint import BEST, COLD, CONTROL, DROPPED, RL, SFT
 from tutelage.weights.cold_start import run_cold_start
 from tutelage.weights.config.extensions import has_critic
-from tutelage.weights.config.resolve import CHECKPOINTS, WARMUP
+from tutelage.weights.config.resolve import CHECKPOINTS
 from tutelage.weights.cost import planned, total_time
 from tutelage.weights.inputs import TrainingInputs, step_limit
 from tutelage.weights.measure import run_measurement
@@ -55,15 +56,17 @@ EVALUATIONS = (
 )
 """Labels of evaluations in the order of `result.json`."""
 IMITATED = "demonstrations.jsonl"
-"""In the run folder: the episodes of an environment that are learned before rewards."""
+"""File in the run folder with the episodes of an environment to imitate."""
 STEPS = {RL: "rl_steps", COLD: "cold_start_steps", SFT: "sft_steps"}
 """The keys of `result.json` for the steps of a phase."""
 
 
 def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> TrainingRun:
-    """Read what a run needs: tasks, tools, reward and policy; from the last complete checkpoint if
-    the run has begun. With `resume_path` a new run goes on from a checkpoint of another one, which
-    stays as it is. Raises `TutelageError`s for what cannot work or does not fit."""
+    """Load the inputs of a run, from the last complete checkpoint if the run has begun.
+
+    With `resume_path` a new run starts from a checkpoint of another run. Raises `TutelageError`s
+    for inputs that are invalid or do not fit into memory.
+    """
     config, trainer = job.resolved.config, job.resolved.config.trainer
     check_workers(config)
     if folder.config.is_file():
@@ -81,9 +84,8 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
         if ended or (state.phase in (RL, SFT) and state.phase_step >= (limit or float("inf"))):
             raise RunError(
                 f"trainer.resume_from_path={start!r} was saved after the last of "
-                f"{limit or state.phase_step} steps, so nothing would be trained; use one saved "
-                "during training, such as checkpoints/step_000040, or raise "
-                "trainer.total_training_steps (--steps)"
+                f"{limit or state.phase_step} steps, so nothing would be trained; use one such as "
+                "checkpoints/step_000040, or raise trainer.total_training_steps (--steps)"
             )
         check_models(work.setting.policy, config)
         footprint = Footprint.loaded(work.setting)
@@ -91,7 +93,10 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
         # A checkpoint has the weights twice, AdamW's numbers of what is trained, and a critic.
         size = 8 * (footprint.parameters + footprint.trained)
         size += 12 * footprint.parameters * has_critic(config)
-        checkpoint.check_room(folder, size, trainer.max_actor_ckpt_to_keep)
+        kept = 2 + (trainer.max_actor_ckpt_to_keep or 1)  # the best, and one in the writing
+        place = next(path for path in folder.path.absolute().parents if path.is_dir())
+        way = "lower trainer.max_actor_ckpt_to_keep, or choose an --output on another disk"
+        files.check_room(place, kept * size, f"{kept} checkpoints need", way)
     work.pool = start_workers(work.setting)
     if config.rollout.name == "vllm":
         work.servers = Servers(work.setting, folder, progress)
@@ -99,7 +104,7 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
 
 
 def record_start(setting: TrainingInputs, folder: RunFolder) -> None:
-    """Keep the conditions of the machine, and the weights that an embedded policy has."""
+    """Record the compute conditions, and save the initial weights of an embedded policy."""
     write_json(folder.conditions, machine.compute_conditions(setting.choice))
     if setting.imitated:
         write_demonstrations(folder.path / IMITATED, setting.imitated)
@@ -109,8 +114,8 @@ def record_start(setting: TrainingInputs, folder: RunFolder) -> None:
 
 
 def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> TrainingRun:
-    """Read what a run has that was begun, from its last complete checkpoint; metrics and events are
-    cut to what that one knows of."""
+    """Load a run that has begun from its last complete checkpoint, and cut its metrics and events
+    to it."""
     first, kept = folder.checkpoints / "initial", checkpoint.complete(folder)
     if first.is_dir() or (kept and job.resolved.config.model.path in (None, SHIPPED)):
         checkpoint.check_seal(first)
@@ -131,11 +136,7 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
     if not kept and not folder.conditions.is_file():
         record_start(setting, folder)
     else:
-        remarks, now = list[str](), machine.compute_conditions(setting.choice)
-        before = read_object(folder.conditions, remarks)
-        if not before:
-            message = remarks[0] if remarks else f"{folder.conditions.name} is missing"
-            progress.note(f"Warning: {message}, so changes of the machine cannot be detected")
+        before, now = read_object(folder.conditions), machine.compute_conditions(setting.choice)
         for change in machine.changed_conditions(before, now) if before else ():
             progress.note(f"not bit-identical from here: {change}")
         write_json(folder.conditions, now)
@@ -143,17 +144,10 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
     message = f"after step {state.phase_step}{f'/{limit}' if limit else ''} of {state.phase}"
     if state.phase in state.results.get("done", ()):
         message = f"after the phase {state.phase}"
-    elif not state.phase_step:
-        message = f"at the start{f' of {state.phase}' if state.phase else ''}"
     if later := lines[state.metrics_lines :]:
-        message += f"; what was done since, up to step {later[-1]['step']} of "
-        message += f"{later[-1]['phase']}, is repeated"
+        until = f"step {later[-1]['step']} of {later[-1]['phase']}"
+        message += f"; what was done since, up to {until}, is repeated"
     progress.note(f"resumed {message}")
-    if len(lines) < state.metrics_lines:
-        progress.note(
-            f"Warning: {folder.metrics.name} has {len(lines)} of the {state.metrics_lines} lines "
-            "that were written until the checkpoint; the others are lost"
-        )
     state.metrics_lines = min(len(lines), state.metrics_lines)
     keep_lines(folder.metrics, state.metrics_lines)
     keep_lines(folder.events, len(folder.read_events()))
@@ -161,10 +155,10 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
 
 
 def _rewind(work: TrainingRun, folder: RunFolder, progress: Progress) -> None:
-    """Go back to the last step of training, from where a run that has ended is trained further.
+    """Go back to the last step of training, to train a finished run longer.
 
-    Raises `RunError` where its checkpoint is gone, or no more steps are requested. A kill in
-    between leaves the run as it was, before its last measurements.
+    Raises `RunError` if its checkpoint is gone, or no more steps are requested. After a kill the
+    run is still as it was before its last measurements.
     """
     config, trained = work.setting.config, checkpoint.of_training(folder)
     finished = folder.read_result() is not None
@@ -197,7 +191,7 @@ def _rewind(work: TrainingRun, folder: RunFolder, progress: Progress) -> None:
 
 
 def introduce(work: TrainingRun) -> None:
-    """Show what begins: device, policy, how much will be played and learned, and where."""
+    """Show device, policy, the amount of rollouts and updates, and the run folder."""
     setting, notes = work.setting, work.resolved.notes
     work.expected = dict.fromkeys(name for name, _ in phases_of(work))
     given, model, size = setting.given, setting.config.model, setting.policy.count() / 1e6
@@ -207,12 +201,7 @@ def introduce(work: TrainingRun) -> None:
         "policy": f"{own or model.path or f'embedded {model.size}'}, {size:.2f} M parameters",
     }
     if model.path == SHIPPED and not own:
-        facts["start"] = (
-            "shipped, a policy that mostly guesses (`--from-scratch` trains it from random "
-            "weights); RL makes it call its tools again"
-        )
-    elif model.path is None and not own:
-        facts["start"] = "random weights"
+        facts["start"] = "shipped, it mostly guesses (`--from-scratch`: from random weights)"
     if setting.environment is not None:
         facts["environment"] = setting.environment.name
     footprint = Footprint.loaded(setting)
@@ -220,17 +209,13 @@ def introduce(work: TrainingRun) -> None:
         facts["memory"] = footprint.words()
     if setting.shown is not None:
         work.state.results.setdefault("demonstrations_from", setting.shown.origin)
-        rows, sft = setting.shown.train, setting.config.sft
-        facts["demonstrations"] = (
-            f"{setting.shown.origin}; {counted(len(rows), 'row')}, "
-            f"{sum(len(row.ids) for row in rows):,} tokens, in "
-            f"{sft.max_steps + sft.cooldown_steps} steps of {sft.batch_size}"
-        )
+        count, sft = counted(len(setting.shown.train), "row"), setting.config.sft
+        steps = f"in {sft.max_steps + sft.cooldown_steps} steps of {sft.batch_size}"
+        facts["demonstrations"] = f"{setting.shown.origin}; {count}, {steps}"
     if setting.config.algorithm.name == "rl":
         facts |= planned(setting, work.expected)
     facts |= total_time(work)
-    for name, key in (("rate", WARMUP), ("saves", CHECKPOINTS)):
-        facts |= {name: notes[key]} if key in notes else {}
+    facts |= {"saves": notes[CHECKPOINTS]}
     if setting.environment is None:
         facts["tools"] = ", ".join(setting.tools) or "none" if given is None else "the agent's own"
     facts["run"] = str(work.run.folder.path)
@@ -239,9 +224,11 @@ def introduce(work: TrainingRun) -> None:
 
 
 def phases_of(work: TrainingRun) -> list[Phase]:
-    """Return what a configuration asks for, in order: training on the user's demonstrations, else a
-    cold start where there is something to show, then learning from rewards. Where there are
-    `data.demonstrations`, tasks are measured before and after these."""
+    """Return the phases of a configuration in order.
+
+    They are training on the user's demonstrations or a cold start, if there are any, then learning
+    from rewards. With `data.demonstrations`, tasks are measured before and after these.
+    """
     setting, config = work.setting, work.setting.config
 
     def measured(phase: str, name: str) -> Phase:
@@ -266,16 +253,8 @@ def phases_of(work: TrainingRun) -> list[Phase]:
     return out
 
 
-def enter(work: TrainingRun, phase: str) -> None:
-    """Begin a phase, or go on with it."""
-    state = work.state
-    if state.phase != phase:
-        state.phase, state.phase_step, state.phase_data = phase, 0, {}
-    work.phase_began = work.clock.elapsed() - state.seconds.get(phase, 0.0)
-
-
 def leave(work: TrainingRun, phase: str) -> None:
-    """Keep what later phases and the user need of a phase that has ended, in a checkpoint too."""
+    """Save the results of a phase that has ended, also in a checkpoint."""
     state, setting, folder = work.state, work.setting, work.run.folder
     state.seconds[phase] = work.clock.elapsed() - work.phase_began
     work.optimizer = None
@@ -294,7 +273,7 @@ def leave(work: TrainingRun, phase: str) -> None:
 
 
 def outcome(work: TrainingRun, status: str) -> JSON:
-    """The outcome in numbers, as in result.json."""
+    """Return the outcome in numbers, as in result.json."""
     state, setting = work.state, work.setting
     config, values = setting.config, dict(state.results)
     policy = work.run.folder.policy
@@ -317,7 +296,7 @@ def outcome(work: TrainingRun, status: str) -> JSON:
         "overlap": setting.overlap.record(),
         "guess_share": config.sft.guess_share,
         **{k: values.get(k, {}) for k in ("failures", "failures_by_phase", "first_failures")},
-        "warnings": [*values.get("warnings", []), *warnings_of(values.get("health", []))],
+        "warnings": [*values.get("warnings", []), *list_warnings(values.get("health", []))],
         "health": values.get("health", []),
         "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
     }

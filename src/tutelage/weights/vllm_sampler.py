@@ -1,8 +1,8 @@
-"""The vLLM servers of a run: those that others started, or one of its own; made from its keys.
+"""The vLLM servers of a run: existing ones, or one that the run starts.
 
-`placement.py` samples the trained policy there; a policy beside it, and the one before training,
-are sampled in this process. Of several ranks the first one, which has the whole policy, talks to
-them. What is started here ends with the run.
+`placement.py` samples the main trained policy there; further policies, and the one before training,
+are sampled in this process. Only rank 0, which has the whole policy, communicates with the servers.
+A server that the run starts ends with it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ if TYPE_CHECKING:
     from tutelage.engine.vllm import VLLMEngine
 
 WEIGHTS, MODEL = "vllm_weights", "vllm_model"
-"""In the run folder until the run ends: what is sent to the servers, and what one of its own
-serves."""
+"""Folders in the run folder until the run ends: the weights sent to servers, and the model that a
+started server loads."""
 
 
 class Servers:
-    """The engine, and what has to be closed with it."""
+    """The vLLM engine of a run, with the servers and clients to close."""
 
     def __init__(self, setting: TrainingInputs, folder: RunFolder, progress: Progress) -> None:
-        """Raises `ConfigError` or `EngineError` where a server cannot be used; then all that was
-        written is the log of a server of the run's own."""
+        """Connect to the servers, or start one.
+
+        Raises `ConfigError` or `EngineError` if a server cannot be used; then only the log of a
+        started server was written.
+        """
         from tutelage.engine.vllm import VLLMEngine
         from tutelage.engine.vllm_launch import LocalServer, ServerOptions
         from tutelage.engine.weight_transfer import WeightTransfer
@@ -84,17 +87,16 @@ class Servers:
             self._closing = closing.pop_all()
 
     def metrics(self) -> dict[str, float]:
-        """What the last update of the weights showed, for a step's metrics."""
+        """Return the metrics of the last weight update."""
         return {} if self.engine.probed is None else {"vllm/probe": self.engine.probed}
 
     def close(self) -> None:
-        """Give up servers of others, and end the run's own."""
+        """Disconnect from servers, and end one that the run started."""
         self._closing.close()
 
 
 def _base(setting: TrainingInputs, place: Path) -> str:
-    """A folder with the model: the one that is named, else a copy at `place` of what was made or
-    passed."""
+    """Return a folder with the model: the configured one, or a copy at `place`."""
     path, given = setting.config.model.path, setting.given
     if path is not None and (given is None or not given.policies):
         return local_folder(path)

@@ -1,12 +1,12 @@
-"""The mathematics of RL on weights: pure functions of tensors, one algorithm in one file.
+"""The mathematics of RL on weights: pure functions of tensors, one algorithm per file.
 
 The order of use: `estimate_advantages` turns rewards into one advantage per sampled token,
 `policy_loss` turns advantages and log-probabilities into a scalar, `kl_penalty`, `value_loss` and
-`entropy` add their terms through `aggregate`. Three laws hold everywhere: a token with mask 0 has
-no loss, no advantage and no discount step; statistics are those of rollouts, however many rows a
-rollout became; and with the optimizer batch's `denominator` the losses of its micro-batches add up
-to the loss of the whole. Read `index.py` next (rows and rollouts), then `advantages/` and
-`losses/`; `weights/` holds the loop that calls them.
+`entropy` add their terms through `aggregate`. Three rules hold everywhere: a token with mask 0 has
+no loss, no advantage and no discount step; statistics are over rollouts, whatever their number of
+rows; and with the optimizer batch's `denominator` the losses of its micro-batches add up to the
+loss of the whole. Read `index.py` next (rows and rollouts), then `advantages/` and `losses/`;
+`weights/` has the loop that calls them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tutelage.algorithms.rl.kl import (
     FixedKL,
     kl_in_reward,
     kl_penalty,
+    kl_pull,
 )
 from tutelage.algorithms.rl.losses import merge_metrics, policy_loss
 from tutelage.algorithms.rl.losses.clip_cov import select_clip_cov
@@ -54,6 +55,7 @@ __all__ = [
     "importance_weights",
     "kl_in_reward",
     "kl_penalty",
+    "kl_pull",
     "loss",
     "merge_metrics",
     "policy_loss",

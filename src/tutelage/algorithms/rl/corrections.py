@@ -1,9 +1,9 @@
 """Weights that correct the mismatch between the sampler and the trainer.
 
 The same weights give slightly different log-probabilities in the engine that sampled (mu) and in
-the trainer (pi_old), so tokens come from a distribution that the loss does not know. The ratio
-`rho = pi_old / mu` is kept apart from the policy's own ratio pi / pi_old: it multiplies each
-token's loss (`policy_loss(..., weights_BT=...)`) and has no gradient. With
+the trainer (pi_old). The ratio `rho = pi_old / mu` corrects this and is separate from the policy's
+ratio pi / pi_old: it multiplies each token's loss (`policy_loss(..., weights_BT=...)`) and has no
+gradient. With
 `rho_t = exp(clip(log_ratio_t, -20, 20))` and `rho = exp(clip(sum_t log_ratio_t, -20, 20))`:
 
 | level | weight of a trained token | source |
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes
-from tutelage.algorithms.rl.lookup import unknown
+from tutelage.algorithms.rl.lookup import unknown_name_error
 from tutelage.errors import ConfigError
 
 CORRECTIONS: tuple[str, ...] = ("none", "token_tis", "sequence_tis", "sequence_mask", "icepop")
@@ -41,14 +41,14 @@ def importance_weights(
     *,
     rollouts_B: Ids | None = None,
 ) -> Tensor:
-    """The weight of each token, [B, T], without gradient; exactly 0 where the mask is 0.
+    """Return the weight of each token [B, T], without gradient and exactly 0 where the mask is 0.
 
     `log_ratio_BT` is the trainer's log-probability minus the sampler's. A sequence is a row, or
-    with `rollouts_B` the rollout, whatever rows it became: then all rows of a rollout must be given
-    together. Raises `ConfigError` for an unknown level or a cap below 1.
+    with `rollouts_B` a rollout, all of whose rows must then be passed together. Raises
+    `ConfigError` for an unknown level or a cap below 1.
     """
     if level not in CORRECTIONS:
-        raise unknown(level, CORRECTIONS, "correction")
+        raise unknown_name_error(level, CORRECTIONS, "correction")
     if not (math.isfinite(cap) and cap >= 1):
         raise ConfigError(f"correction cap={cap!r} must be a number of at least 1, such as 2.0")
     check_shapes(mask_BT, log_ratio_BT=log_ratio_BT)

@@ -1,7 +1,7 @@
 """The entropy of the policy at each token, for the bonus `- entropy_coeff * agg(entropy)`.
 
-Exact over the vocabulary, from the logits that the log-probabilities come from (divide them by the
-sampling temperature first). `aggregate.py` averages it.
+It is computed exactly over the vocabulary, from logits divided by the sampling temperature.
+`aggregate.py` averages it.
 
 Legend: B rows, T tokens, V vocabulary.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def entropy(logits_BTV: Tensor) -> Tensor:
-    """`H = -sum_v p_v log p_v`, p = softmax(logits), in nats; [B, T], with gradient.
+    """Compute `H = -sum_v p_v log p_v`, p = softmax(logits), in nats [B, T], with gradient.
 
     A logit of minus infinity (a token that cannot be sampled) adds 0.
     """

@@ -1,9 +1,9 @@
-"""Which row belongs to which rollout: what every function here needs before it may add or average.
+"""The index of a batch's rows by rollout, used by all sums and means over rollouts.
 
-A rollout becomes several rows when its history changed between calls (`rollouts/rows.py` makes
-them). Estimators and losses are defined on rollouts, so sums and means go through `RolloutIndex`
-and come out the same however the rollout was cut. `aggregate.py` and `losses/` use it directly;
-`rl/advantages/packed.py` builds on it.
+A rollout has several rows if its history changed between calls (`rollouts/rows.py`). Estimators and
+losses are defined on rollouts, so sums and means use `RolloutIndex`, and do not depend on how a
+rollout is split into rows. `aggregate.py` and `losses/` use it directly; `rl/advantages/packed.py`
+builds on it.
 
 Legend: B rows, T tokens of a row, N rollouts.
 """
@@ -36,7 +36,7 @@ class RolloutIndex:
 
     @staticmethod
     def of(mask_BT: Tensor, rollouts_B: Ids | None) -> RolloutIndex:
-        """Index the rows of a batch by rollout; without ids each row is a rollout of its own."""
+        """Index the rows of a batch by rollout. Without ids each row is a separate rollout."""
         if mask_BT.ndim != 2:
             raise ValueError(f"mask_BT must be [rows, tokens], got shape {tuple(mask_BT.shape)!r}")
         mask_BT = mask_BT != 0
@@ -47,27 +47,29 @@ class RolloutIndex:
 
     @property
     def rollouts(self) -> int:
-        """N, empty rollouts included."""
+        """Return the number of rollouts N, including those without trained tokens."""
         return self.lengths_N.shape[0]
 
     def sum_N(self, x_BT: Tensor) -> Tensor:
-        """Sum of `x_BT` over the trained tokens of each rollout; keeps gradients and dtype."""
+        """Return the sum of `x_BT` over each rollout's trained tokens, with gradients, in its
+        dtype."""
         row_sums_B = x_BT.masked_fill(~self.mask_BT, 0).sum(dim=1)
         return x_BT.new_zeros(self.rollouts).index_add(0, self.rollout_B, row_sums_B)
 
     def mean_N(self, x_BT: Tensor) -> Tensor:
-        """Mean of `x_BT` over the trained tokens of each rollout, 0 for an empty one."""
+        """Return the mean of `x_BT` over each rollout's trained tokens, 0 for a rollout without
+        any."""
         return self.sum_N(x_BT) / self.lengths_N.clamp(min=1).to(x_BT.dtype)
 
     def rows_B1(self, x_N: Tensor) -> Tensor:
-        """A rollout's number at each of its rows, shaped to broadcast over tokens."""
+        """Return the value of each row's rollout, shaped to broadcast over tokens."""
         return x_N[self.rollout_B].unsqueeze(1)
 
 
 def number_ids(ids: Ids | None, rows: int, name: str, device: torch.device) -> tuple[Tensor, int]:
-    """Number ids by first appearance: (int64 tensor of shape [rows], how many are distinct).
+    """Number ids by first appearance; return an int64 tensor [rows] and the number of distinct ids.
 
-    None gives each row its own number. Raises `ValueError` when the count differs from `rows`.
+    Without ids each row gets a separate number. Raises `ValueError` if there is not one id per row.
     """
     if ids is None:
         return torch.arange(rows, device=device), rows
@@ -84,7 +86,7 @@ def number_ids(ids: Ids | None, rows: int, name: str, device: torch.device) -> t
 
 
 def check_shapes(mask_BT: Tensor, **tensors_BT: Tensor) -> None:
-    """Raise `ValueError` unless every tensor has the mask's shape."""
+    """Raise `ValueError` unless all tensors have the mask's shape."""
     for name, tensor in tensors_BT.items():
         if tensor.shape != mask_BT.shape:
             raise ValueError(

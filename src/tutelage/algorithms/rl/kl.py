@@ -1,4 +1,4 @@
-"""How far the policy is from a reference: estimators per token, and who sets the price of it.
+"""KL divergence from a reference policy: estimators per token, and controllers of its coefficient.
 
 With `k = logp - ref_logp` at a token that the policy sampled:
 
@@ -8,13 +8,14 @@ With `k = logp - ref_logp` at a token that the policy sampled:
 | `abs` | abs(k) | |
 | `mse`, `k2` | k^2 / 2 | biased value, right gradient |
 | `low_var_kl`, `k3` | clip(exp(x) - x - 1, -10, 10), x = clip(-k, -20, 20) | unbiased, calm |
-| any, then `+` | the estimator's value with k2's gradient | straight-through |
+| `full` | sum_v p_v (log p_v - log q_v) | exact, from the logits of both models |
+| any but `full`, then `+` | the estimator's value with k2's gradient | straight-through |
 
 Source: J. Schulman, "Approximating KL divergence" (2020); the adaptive controller is that of
 Ziegler et al. (arXiv 1909.08593). The penalty enters the reward (`kl_in_reward`) or the loss
 (through `aggregate.py`).
 
-Legend: B rows, T tokens.
+Legend: B rows, T tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl.lookup import unknown
+from tutelage.algorithms.rl.lookup import unknown_name_error
 from tutelage.errors import ConfigError
 
 
@@ -53,18 +54,22 @@ _ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "k3": _k3,
 }
 
-KL_KINDS: tuple[str, ...] = (*_ESTIMATORS, *(f"{name}+" for name in _ESTIMATORS))
+KL_KINDS: tuple[str, ...] = (*_ESTIMATORS, "full", *(f"{name}+" for name in _ESTIMATORS))
 """The values of `algorithm.kl_penalty` and `actor.kl_loss_type`."""
 
 
 def kl_penalty(logp_BT: Tensor, ref_logp_BT: Tensor, kind: str) -> Tensor:
-    """The KL penalty of each token, [B, T]; see the module's table for the kinds.
+    """Return the KL penalty of each token [B, T]; the module's table lists the kinds.
 
-    Raises `ConfigError` for an unknown kind, `ValueError` when the shapes differ.
+    For `full` give the logits [B, T, V] of both models instead, divided by the sampling
+    temperature first. Raises `ConfigError` for an unknown kind, `ValueError` when the shapes
+    differ.
     """
+    if kind == "full":
+        return _full_kl(logp_BT, ref_logp_BT)
     estimator = _ESTIMATORS.get(kind.removesuffix("+"))
     if estimator is None or kind not in KL_KINDS:
-        raise unknown(kind, KL_KINDS, "kl kind")
+        raise unknown_name_error(kind, KL_KINDS, "kl kind")
     if logp_BT.shape != ref_logp_BT.shape:
         raise ValueError(
             f"logp_BT has shape {tuple(logp_BT.shape)!r} but ref_logp_BT has "
@@ -78,28 +83,62 @@ def kl_penalty(logp_BT: Tensor, ref_logp_BT: Tensor, kind: str) -> Tensor:
     return estimator(k_BT).detach() + (slope_BT - slope_BT.detach())
 
 
+def _full_kl(logits_BTV: Tensor, ref_logits_BTV: Tensor) -> Tensor:
+    """The exact `KL(policy || reference)` at each position, [B, T], with gradient to both.
+
+    A token that the policy cannot sample
+    (logit of minus infinity) adds 0. Raises `ValueError` unless both are [B, T, V] alike.
+    """
+    if logits_BTV.ndim != 3 or logits_BTV.shape != ref_logits_BTV.shape:
+        raise ValueError(
+            f"full KL needs the logits [rows, tokens, vocabulary] of both models, got shapes "
+            f"{tuple(logits_BTV.shape)!r} and {tuple(ref_logits_BTV.shape)!r}"
+        )
+    logp_BTV = torch.log_softmax(logits_BTV, dim=-1)
+    ref_logp_BTV = torch.log_softmax(ref_logits_BTV, dim=-1)
+    impossible_BTV = logp_BTV == -torch.inf
+    ratio_BTV = (logp_BTV - ref_logp_BTV).masked_fill(impossible_BTV, 0)
+    return (logp_BTV.exp() * ratio_BTV).sum(dim=-1)
+
+
+def kl_pull(
+    logp_BT: Tensor, ref_logp_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, kind: str
+) -> float | None:
+    """How hard the KL in the loss pulls a token back, against how hard its advantage pushes it: the
+    slope of each in the token's log-probability, as root mean squares. None where no token that was
+    scored (others are NaN) has an advantage."""
+    pushed_BT = mask_BT & (advantages_BT != 0) & ~logp_BT.isnan()
+    logp_K = logp_BT[pushed_BT].requires_grad_()
+    if not logp_K.numel():
+        return None
+    kind = "k2" if kind.startswith("full") else kind
+    kl_penalty(logp_K, ref_logp_BT[pushed_BT], kind).sum().backward()
+    assert logp_K.grad is not None, "every estimator depends on the policy"
+    return float(logp_K.grad.norm() / advantages_BT[pushed_BT].norm())
+
+
 def kl_in_reward(scores_BT: Tensor, kl_BT: Tensor, mask_BT: Tensor, beta: float) -> Tensor:
-    """`r[t] = score[t] - beta * kl[t] * m[t]`, [B, T]; the KL is a number here, not a gradient."""
+    """Compute `r[t] = score[t] - beta * kl[t] * m[t]` [B, T], without gradient to the KL."""
     return scores_BT - beta * kl_BT.detach().masked_fill(mask_BT == 0, 0)
 
 
 @dataclass(slots=True)
 class FixedKL:
-    """A KL coefficient that stays: `algorithm.kl_ctrl.type=fixed`."""
+    """A constant KL coefficient: `algorithm.kl_ctrl.type=fixed`."""
 
     coef: float
 
     def update(self, kl: float, n: int) -> float:
-        """The coefficient, whatever was measured."""
+        """Return the coefficient, which does not depend on the measured KL."""
         return self.coef
 
 
 @dataclass(slots=True)
 class AdaptiveKL:
-    """A coefficient steered so that the measured KL approaches `target`; `coef` is all its state.
+    """A KL coefficient that is adapted until the measured KL is near `target`.
 
-    `coef *= 1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon`: after about `horizon` rollouts of
-    a KL far off the target the coefficient has moved by a fifth.
+    `coef *= 1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon`: after about `horizon` rollouts
+    with a KL far from the target the coefficient has changed by a fifth. `coef` is the whole state.
     """
 
     coef: float
@@ -114,7 +153,7 @@ class AdaptiveKL:
                 raise ConfigError(f"algorithm.kl_ctrl.{key}={value!r} must be a positive number")
 
     def update(self, kl: float, n: int) -> float:
-        """Take the mean KL of a batch of `n` rollouts; returns the new coefficient."""
+        """Adapt the coefficient to the mean KL of a batch of `n` rollouts and return it."""
         if not math.isfinite(kl):
             raise ValueError(f"the measured KL must be finite, got {kl!r}")
         error = min(max(kl / self.target - 1.0, -0.2), 0.2)

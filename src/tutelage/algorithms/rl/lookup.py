@@ -1,7 +1,7 @@
-"""What to say of a name in the config that none of this package's tables has.
+"""The error for an unknown name of an estimator, loss, aggregation, KL kind or correction.
 
-It stops the run before any model loads, with the nearest name that there is. The tables themselves
-are in `advantages/`, `losses/`, `aggregate.py`, `kl.py` and `corrections.py`.
+It is raised before any model loads and suggests the nearest known name. The names are in
+`advantages/`, `losses/`, `aggregate.py`, `kl.py` and `corrections.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from tutelage.errors import ConfigError
 
 
-def unknown(name: str, known: Iterable[str], key: str) -> ConfigError:
-    """The error for a `name` that is not among the `known` ones of the config key `key`."""
+def unknown_name_error(name: str, known: Iterable[str], key: str) -> ConfigError:
+    """Return the error for a `name` that is not in the `known` values of the config key `key`."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""

@@ -1,4 +1,4 @@
-"""The critic's loss: squared error to the returns, with PPO's clip on how far a value may move.
+"""The critic's loss: squared error to the returns, with PPO's clip of the change of values.
 
 `0.5 * agg(max((v - G)^2, (clip(v, v_old - c, v_old + c) - G)^2))`, c = 0.5, with the aggregation
 `token-mean`: the denominator is the number of trained tokens of the optimizer batch. Returns come
@@ -26,10 +26,11 @@ def value_loss(
     rollouts_B: Ids | None = None,
     denominator: float | Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The loss (0-dim, with gradient to `values_BT`) and the share of trained tokens clipped.
+    """Return the loss (0-dim, with gradient to `values_BT`) and the fraction of clipped tokens.
 
-    All tensors are [B, T]. `denominator` is the optimizer batch's number of trained tokens, so the
-    rows may be cut anywhere. Raises `ValueError` on shapes, `ConfigError` on a negative clip.
+    All tensors are [B, T]. `denominator` is the optimizer batch's number of trained tokens, so that
+    rows may be split in any way. Raises `ValueError` for wrong shapes, `ConfigError` for a negative
+    clip.
     """
     if not clip >= 0:
         raise ConfigError(f"critic clip={clip!r} must be at least 0")
@@ -48,3 +49,11 @@ def value_loss(
     )
     active_BT = (held_BT > plain_BT).detach().to(values_BT.dtype)
     return loss, aggregate_indexed(active_BT, index, "token-mean")
+
+
+def explained_variance(values_K: Tensor, returns_K: Tensor) -> float:
+    """`1 - Var(G - V) / Var(G)`: 1 is perfect, 0 as good as a constant; 0 when G is constant."""
+    spread = float(returns_K.var(correction=0)) if returns_K.numel() else 0.0
+    if spread < 1e-12:
+        return 0.0
+    return 1.0 - float((returns_K - values_K).var(correction=0)) / spread

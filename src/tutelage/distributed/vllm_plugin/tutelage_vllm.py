@@ -1,4 +1,4 @@
-"""A vLLM plugin, loaded by the server and not by us: weights from a folder of safetensors files.
+"""A plugin for vLLM servers, which loads weights from a folder of safetensors files.
 
 It answers vLLM's own weight-transfer calls (`start_weight_update`, `update_weights({"path": ...})`,
 `finish_weight_update`), as the backends `nccl` and `ipc` do, so that a trainer updates a server on
@@ -19,27 +19,27 @@ from vllm.distributed.weight_transfer.base import (
 
 @dataclass
 class Init(WeightTransferInitInfo):
-    """What the trainer's model looks like, by keys of its Hugging Face config."""
+    """The trainer's model layout, by keys of its Hugging Face config."""
 
     model: dict = field(default_factory=dict)
 
 
 @dataclass
 class Update(WeightTransferUpdateInfo):
-    """A folder that this server can read."""
+    """The path of a folder that this server can read."""
 
     path: str = ""
 
 
 class FileEngine(WeightTransferEngine[Init, Update]):
-    """Reads the tensors of a folder into the model."""
+    """A weight-transfer engine that loads the model's tensors from a folder."""
 
     init_info_cls, update_info_cls = Init, Update
     began = False
-    """Whether the model is being loaded."""
+    """True while the model is being loaded."""
 
     def init_transfer_engine(self, init_info):
-        """Refuse a trainer whose model is another one, before anything is changed."""
+        """Reject a trainer with another model layout, before any weight changes."""
         config = self.model_config.hf_text_config
         for key, value in init_info.model.items():
             mine = getattr(config, key, None)
@@ -47,17 +47,17 @@ class FileEngine(WeightTransferEngine[Init, Update]):
                 raise ValueError(f"server model has {key}={mine!r}, the trainer's {value!r}")
 
     def start_weight_update(self):
-        """Nothing yet: a folder that cannot be read must leave the model as it is."""
+        """Do nothing, so that the model stays as it is if the folder cannot be read."""
         self.began = False
 
     def update_weights(self, update_info):
-        """Load one folder."""
+        """Load the tensors of a folder."""
         self.receive_weights(self.parse_update_info(update_info))
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info):
-        """Load the tensors, one after the other, in the format of a checkpoint."""
+        """Load tensors one by one, in the checkpoint's format."""
         from safetensors import safe_open
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
@@ -77,8 +77,11 @@ class FileEngine(WeightTransferEngine[Init, Update]):
         self.model.load_weights(tensors())
 
     def finish_weight_update(self):
-        """Put the tensors to use. On the CPU a tied output head has packed weights of its own,
-        which a reload leaves as they were."""
+        """Finish loading.
+
+        On the CPU a tied output head has separately packed weights, which vLLM's reload does not
+        update.
+        """
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         if not self.began:
@@ -94,11 +97,11 @@ class FileEngine(WeightTransferEngine[Init, Update]):
             dispatch_cpu_unquantized_gemm(head, remove_weight=False)
 
     def shutdown(self):
-        """Nothing is held between updates."""
+        """Do nothing, since no resources are kept between updates."""
 
 
 def register():
-    """Called by vLLM in each of its processes (entry point `vllm.general_plugins`)."""
+    """Register the engine. vLLM calls this in each process (entry point `vllm.general_plugins`)."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     if "tutelage_file" not in WeightTransferEngineFactory._registry:

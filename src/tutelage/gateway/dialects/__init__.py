@@ -1,14 +1,14 @@
 """Dialects: the model APIs that the gateway serves, one file each.
 
-`dialect.py` defines the interface, `reading.py` has the parts of requests that they share.
+`dialect.py` defines their parts, `reading.py` has the parts of requests that they share.
 """
 
-from tutelage.gateway.dialects.chat_completions import ChatCompletions
-from tutelage.gateway.dialects.completions import Completions
+from tutelage.gateway.dialects.chat_completions import CHAT_COMPLETIONS
+from tutelage.gateway.dialects.completions import COMPLETIONS
 from tutelage.gateway.dialects.dialect import Dialect
-from tutelage.gateway.dialects.messages import Messages
-from tutelage.gateway.dialects.responses import Responses
+from tutelage.gateway.dialects.messages import MESSAGES
+from tutelage.gateway.dialects.responses import RESPONSES
 
-DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Responses(), Messages(), Completions())
+DIALECTS = (CHAT_COMPLETIONS, RESPONSES, MESSAGES, COMPLETIONS)
 
-__all__ = ["DIALECTS", "ChatCompletions", "Completions", "Dialect", "Messages", "Responses"]
+__all__ = ["CHAT_COMPLETIONS", "COMPLETIONS", "DIALECTS", "MESSAGES", "RESPONSES", "Dialect"]

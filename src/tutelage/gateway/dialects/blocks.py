@@ -1,19 +1,19 @@
 """An assistant turn as a sequence of blocks: thinking, text, and tool calls.
 
 The Responses and Messages APIs represent a turn in this way, as items and as content blocks. Calls
-are sent as a whole at the end. `ReplyStream` passes on pieces of thoughts and texts, and a
-dialect's writer formats the blocks.
+are sent as a whole at the end. `BlockWriter` streams pieces of thoughts and texts, and a dialect's
+writer formats the blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from tutelage.gateway.completions import PendingCompletion, Piece
-from tutelage.gateway.reply import cut_reason, visible_content
-from tutelage.replies import thought_of
+from tutelage.gateway.reply import Writer, cut_reason, visible_content
+from tutelage.replies import read_thought
 from tutelage.types import JSON, Call
 
 Kind = Literal["thought", "text", "call"]
@@ -38,7 +38,7 @@ class TurnBlock:
 
 def turn_blocks(reply: PendingCompletion, choice: Call) -> list[TurnBlock]:
     """Return the non-empty blocks of a finished assistant turn."""
-    thought, source = thought_of(choice.reply.extra)
+    thought, source = read_thought(choice.reply.extra)
     text = visible_content(reply, choice) or str(choice.reply.extra.get("refusal") or "")
     blocks = [
         TurnBlock("thought", thought, source=source),
@@ -62,62 +62,56 @@ def cut_block(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> TurnBloc
     return (texts or blocks)[-1]
 
 
-class BlockWriter(Protocol):
-    """Write the blocks of a turn as stream events of one dialect, in bytes."""
+class BlockWriter(Writer):
+    """Stream the blocks of an assistant turn, one after the other."""
+
+    def __init__(self, reply: PendingCompletion) -> None:
+        super().__init__(reply)
+        self.blocks: list[TurnBlock] = []
+        self._open = False
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
         """Return the stream events that start the `index`-th block."""
-        ...
+        raise NotImplementedError
 
     def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
         """Return the events for a block's new text or log-probability entries."""
-        ...
+        raise NotImplementedError
 
     def end(self, index: int, block: TurnBlock) -> bytes:
         """Return the stream events that end a block."""
-        ...
-
-
-class BlockStream:
-    """Stream the blocks of an assistant turn, one after the other."""
-
-    def __init__(self, writer: BlockWriter) -> None:
-        self.blocks: list[TurnBlock] = []
-        self._writer, self._open = writer, False
+        raise NotImplementedError
 
     def add(self, kind: Kind, new: str, entries: Sequence[JSON] = (), source: str = "") -> bytes:
         """Append text, which may be empty, to a thinking or text block, starting the block if
         needed."""
         out = b""
         if not (self._open and self.blocks[-1].kind == kind):
-            out = self.end() + self._begin(TurnBlock(kind, source=source))
+            out = self._end_block() + self._begin_block(TurnBlock(kind, source=source))
         block = self.blocks[-1]
         block.text += new
         block.entries += entries
-        return out + self._writer.extend(len(self.blocks) - 1, block, new, entries)
+        return out + self.extend(len(self.blocks) - 1, block, new, entries)
 
-    def finish(self, rest: Piece, turn: Sequence[TurnBlock]) -> bytes:
+    def add_rest(self, rest: Piece, turn: Sequence[TurnBlock]) -> bytes:
         """Send the unsent `rest` of the text and the remaining blocks of the finished `turn`, and
         end all blocks."""
         sent_kinds, out = {block.kind for block in self.blocks}, b""
         for block in turn:
             if block.kind == "call":
-                out += self.end() + self._begin(block)
-                out += self._writer.extend(len(self.blocks) - 1, block, block.text, ())
+                out += self._end_block() + self._begin_block(block)
+                out += self.extend(len(self.blocks) - 1, block, block.text, ())
             elif block.kind == "text" and (rest.text or rest.logprobs):
                 out += self.add("text", rest.text, rest.logprobs or ())
             elif block.kind not in sent_kinds:
                 out += self.add(block.kind, block.text, source=block.source)
-        return out + self.end()
+        return out + self._end_block()
 
-    def end(self) -> bytes:
-        """End the open block, if any."""
-        if not self._open:
-            return b""
-        self._open = False
-        return self._writer.end(len(self.blocks) - 1, self.blocks[-1])
-
-    def _begin(self, block: TurnBlock) -> bytes:
+    def _begin_block(self, block: TurnBlock) -> bytes:
         self.blocks.append(block)
         self._open = True
-        return self._writer.begin(len(self.blocks) - 1, block)
+        return self.begin(len(self.blocks) - 1, block)
+
+    def _end_block(self) -> bytes:
+        was_open, self._open = self._open, False
+        return self.end(len(self.blocks) - 1, self.blocks[-1]) if was_open else b""

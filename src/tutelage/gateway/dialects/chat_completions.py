@@ -7,13 +7,12 @@ sampling has ended. `responses.py` is the other API of OpenAI.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
+from pydantic import AliasPath, BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
-from tutelage.gateway.dialects.dialect import Path
+from tutelage.gateway.dialects.dialect import Dialect
 from tutelage.gateway.dialects.field_errors import missing
 from tutelage.gateway.dialects.reading import (
     MAX_MESSAGES,
@@ -25,16 +24,17 @@ from tutelage.gateway.dialects.reading import (
     FunctionTool,
     Items,
     MessageObject,
-    RequestObject,
+    ReplyFormat,
     TopLogprobs,
     call_fields,
     read,
     read_parts,
     reply_schema,
 )
-from tutelage.gateway.errors import ApiError, invalid
+from tutelage.gateway.errors import invalid
 from tutelage.gateway.reply import (
     DONE,
+    Writer,
     event,
     finish_reason,
     stop_sequence,
@@ -51,15 +51,11 @@ class _Tool(BaseModel):
     function: FunctionTool
 
 
-class _CalledFunction(BaseModel):
-    name: StrictStr
-    arguments: Arguments
-
-
-class _ToolCall(BaseModel, extra="allow"):
+class _ToolCall(MessageObject):
     type: Literal["function"] | None = None
     id: StrictStr
-    function: _CalledFunction
+    name: StrictStr = Field(validation_alias=AliasPath("function", "name"))
+    arguments: Arguments = Field(validation_alias=AliasPath("function", "arguments"))
 
 
 class _Message(MessageObject):
@@ -77,15 +73,6 @@ class _Message(MessageObject):
     tool_call_id: StrictStr | None = None
 
 
-class _Schema(RequestObject):
-    definition: JSON = Field(alias="schema")
-
-
-class _Format(BaseModel):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: _Schema | None = None
-
-
 class _Request(ChoicesReader):
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {
         **UNSUPPORTED,
@@ -98,65 +85,28 @@ class _Request(ChoicesReader):
     }
     messages: Items[_Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     tools: Items[_Tool] = Field(default_factory=_NO_ITEMS, max_length=MAX_TOOLS)
-    response_format: _Format | None = None
+    response_format: ReplyFormat | None = None
     max_tokens: StrictInt | None = Field(None, ge=1)
     max_completion_tokens: StrictInt | None = Field(None, ge=1)
     logprobs: StrictBool = False
     top_logprobs: TopLogprobs = 0
 
 
-class ChatCompletions:
-    """Serve the Chat Completions API, as a `Dialect`."""
-
-    name = "chat.completions"
-    path = "/v1/chat/completions"
-    prefix = "chatcmpl-"
-    prompt_field = "messages"
-    request = _Request
-    paths: Mapping[str, Mapping[str, Path]] = MappingProxyType({})
-
-    def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """Parse a chat completion request. Raises `ApiError`."""
-        request = read(_Request, body)
-        format, schema = request.response_format, None
-        if request.top_logprobs and not request.logprobs:
-            raise invalid("`top_logprobs` requires `logprobs`: true", "top_logprobs")
-        if format is not None:
-            definition = format.json_schema and format.json_schema.definition
-            schema = reply_schema(format.type, definition, "response_format.json_schema")
-        pairs = zip(request.messages, body["messages"], strict=True)
-        return request.make_request(
-            tuple(_to_message(each, raw, f"messages[{i}]") for i, (each, raw) in enumerate(pairs)),
-            [tool.function for tool in request.tools],
-            request.sampling(defaults, request.max_completion_tokens or request.max_tokens),
-            schema,
-            logprobs=request.logprobs,
-            top_logprobs=request.top_logprobs,
-            **request.choices(request.prompt_logprobs),
-        )
-
-    def write_reply(self, reply: PendingCompletion) -> JSON:
-        """Return the reply as a `chat.completion` object."""
-        with_ids = reply.request.token_ids
-        choices: list[JSON] = []
-        for i, choice in enumerate(reply.calls):
-            fields = choice.reply.to_dict(extra=True)
-            # A refusal has no other content.
-            content = None if fields.get("refusal") else visible_content(reply, choice)
-            ids = {"token_ids": choice.sampled.token_ids} if with_ids else {}
-            message = {"refusal": None, **fields, "content": content}
-            ending = _ending(reply, choice, reply.logprobs(choice))
-            choices.append({"index": i, "message": message, **ending, **ids})
-        out: JSON = {**heading(reply, "chat.completion"), "choices": choices, "usage": usage(reply)}
-        if with_ids:
-            out["prompt_token_ids"] = reply.calls[0].prompt_ids
-        if reply.request.scored is not None:
-            out["prompt_logprobs"] = reply.prompt_logprobs(0)
-        return out
-
-    def writer(self, reply: PendingCompletion) -> _Chunks:
-        """Return the stream writer of a reply."""
-        return _Chunks(reply)
+def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
+    """Parse a chat completion request. Raises `ApiError`."""
+    request = read(_Request, body)
+    if request.top_logprobs and not request.logprobs:
+        raise invalid("`top_logprobs` requires `logprobs`: true", "top_logprobs")
+    pairs = zip(request.messages, body["messages"], strict=True)
+    return request.make_request(
+        tuple(_to_message(each, raw, f"messages[{i}]") for i, (each, raw) in enumerate(pairs)),
+        [tool.function for tool in request.tools],
+        request.sampling(defaults, request.max_completion_tokens or request.max_tokens),
+        reply_schema(request.response_format, "response_format.json_schema"),
+        logprobs=request.logprobs,
+        top_logprobs=request.top_logprobs,
+        **request.choices(),
+    )
 
 
 def _to_message(message: _Message, raw: JSON, path: str) -> Message:
@@ -171,7 +121,7 @@ def _to_message(message: _Message, raw: JSON, path: str) -> Message:
         call_id = message.tool_call_id if role == "tool" else None
         return Message(role, text or "", tool_call_id=call_id, name=message.name, extra=extra)
     uses = message.tool_calls
-    calls = tuple(ToolCall(each.id, each.function.name, each.function.arguments) for each in uses)
+    calls = tuple(ToolCall(each.id, each.name, each.arguments) for each in uses)
     extra |= call_fields([(each.id, each.model_extra) for each in uses])
     text = message.refusal if text is None else text
     # Some SDKs return an empty string for the null content beside calls.
@@ -179,6 +129,24 @@ def _to_message(message: _Message, raw: JSON, path: str) -> Message:
 
 
 # ---------------------------------------------------------------- writing
+
+
+def _write_reply(reply: PendingCompletion) -> JSON:
+    """Return the reply as a `chat.completion` object."""
+    with_ids = reply.request.token_ids
+    choices: list[JSON] = []
+    for i, choice in enumerate(reply.calls):
+        fields = choice.reply.to_dict(extra=True)
+        # A refusal has no other content.
+        content = None if fields.get("refusal") else visible_content(reply, choice)
+        ids = {"token_ids": choice.sampled.token_ids} if with_ids else {}
+        message = {"refusal": None, **fields, "content": content}
+        ending = _ending(reply, choice, reply.logprobs(choice))
+        choices.append({"index": i, "message": message, **ending, **ids})
+    out: JSON = {**heading(reply, "chat.completion"), "choices": choices, "usage": usage(reply)}
+    if with_ids:
+        out["prompt_token_ids"] = reply.calls[0].prompt_ids
+    return out
 
 
 def heading(reply: PendingCompletion, kind: str) -> JSON:
@@ -214,11 +182,12 @@ def _logprobs(entries: Sequence[JSON] | None) -> JSON | None:
     return None if entries is None else {"content": entries, "refusal": None}
 
 
-class _Chunks:
-    """Write the stream chunks of a chat completion, as a `Writer`."""
+class _Chunks(Writer):
+    """Write the stream chunks of a chat completion."""
 
     def __init__(self, reply: PendingCompletion) -> None:
-        self._reply, self._head = reply, heading(reply, "chat.completion.chunk")
+        super().__init__(reply)
+        self._head = heading(reply, "chat.completion.chunk")
         self._include_usage = reply.request.include_usage
         self._begun = [False] * reply.request.n
         self._sent: list[set[str]] = [set() for _ in self._begun]
@@ -230,7 +199,7 @@ class _Chunks:
         self._sent[index].add(new.thought)
         return self._begin(index) + self._chunk(index, {new.thought or "content": new.text}, fields)
 
-    def finish(self, rests: Sequence[Piece]) -> bytes:
+    def write_end(self, rests: Sequence[Piece]) -> bytes:
         """Return the final chunks: the unsent text, tool calls and end of each choice, then the
         usage."""
         out, reply = b"", self._reply
@@ -251,10 +220,6 @@ class _Chunks:
             out += event({**self._head, "choices": [], "usage": usage(reply)})
         return out + DONE
 
-    def write_error(self, error: ApiError) -> bytes:
-        """Return the last event of a failed stream."""
-        return event(error.body())
-
     def _begin(self, index: int) -> bytes:
         if self._begun[index]:
             return b""
@@ -268,3 +233,15 @@ class _Chunks:
         usage = {"usage": None} if self._include_usage else {}
         choice = {"index": index, "delta": delta, **rest}
         return event({**self._head, "choices": [choice], **further, **usage})
+
+
+CHAT_COMPLETIONS = Dialect(
+    name="chat.completions",
+    path="/v1/chat/completions",
+    prefix="chatcmpl-",
+    prompt_field="messages",
+    request=_Request,
+    read=_read,
+    write_reply=_write_reply,
+    writer=_Chunks,
+)

@@ -17,13 +17,13 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BeforeValidator, Field, StrictInt, StrictStr
 
 from tutelage.bounded import parse_arguments
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
-from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, turn_blocks
-from tutelage.gateway.dialects.dialect import Path
-from tutelage.gateway.dialects.field_errors import format_value, missing
+from tutelage.gateway.dialects.blocks import BlockWriter, TurnBlock, turn_blocks
+from tutelage.gateway.dialects.dialect import Dialect
+from tutelage.gateway.dialects.field_errors import format_value
 from tutelage.gateway.dialects.reading import (
     MAX_MESSAGES,
     MAX_STOPS,
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from tutelage.gateway.session import AttemptSession
 
 _SIGNATURE_PREFIX = "tutelage:"  # prefix of this server's signatures
+_KEEP_ALL = {"type": "clear_thinking_20251015", "keep": "all"}
+"""An edit of the context that clears nothing, which Claude Code requests."""
 _STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
 
 
@@ -63,12 +65,17 @@ def _as_blocks(content: Any) -> Any:
     return cast("list[Any]", content)
 
 
-def _check_context_edits(management: Any) -> Any:
-    """Check that the requested context edits clear nothing, as in the requests of Claude Code."""
-    edits = management.get("edits") if isinstance(management, dict) else None
-    if any(not isinstance(e, dict) or cast("JSON", e).get("keep") != "all" for e in edits or ()):
-        raise ValueError("this server does not support clearing context; leave it out")
-    return management
+def _read_tool_choice(value: Any) -> str:
+    """Convert Anthropic's `tool_choice` to a `Constraint` value."""
+    match value:
+        case {"type": "any"}:
+            return "required"
+        case {"type": "auto" | "none" as mode}:
+            return mode
+        case {"type": "tool", "name": str(name)}:
+            return name
+        case _:
+            raise ValueError("must have the type auto, any or none, or tool with a name")
 
 
 class _Text(MessageObject):
@@ -112,12 +119,6 @@ class _Tool(FunctionTool):
     parameters: JSON = Field(alias="input_schema")
 
 
-class _Choice(RequestObject):
-    type: Literal["auto", "any", "tool", "none"] = "auto"
-    name: StrictStr | None = None
-    disable_parallel_tool_use: StrictBool = False
-
-
 class _Thinking(RequestObject):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: StrictInt | None = Field(None, ge=1)
@@ -125,16 +126,21 @@ class _Thinking(RequestObject):
 
 
 class _Request(RequestReader):
-    refused: ClassVar[Mapping[str, Sequence[Any]]] = {**UNSUPPORTED, "thread": (), "n": (1,)}
+    refused: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **UNSUPPORTED,
+        "thread": (),
+        "n": (1,),
+        "context_management": ({}, {"edits": []}, {"edits": [_KEEP_ALL]}),
+    }
     schema_name = "output_config.format"
     tool_type = "custom"
     messages: Items[_Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
+    tool_choice: Annotated[str, BeforeValidator(_read_tool_choice)] = "auto"
     system: _Texts = Field(default_factory=list[_Text])
     tools: Items[_Tool] = Field(default_factory=list[_Tool], max_length=MAX_TOOLS)
     stop_sequences: Items[Stop] = Field(default_factory=list[str], max_length=MAX_STOPS)
     thinking: _Thinking | None = None
     output_config: OutputOptions | None = None
-    context_management: Annotated[JSON | None, BeforeValidator(_check_context_edits)] = None
     max_tokens: StrictInt | None = Field(None, ge=1)
 
     @classmethod
@@ -146,73 +152,35 @@ class _Request(RequestReader):
         return {**fields, "output_config": rest} if rest else fields
 
 
-class Messages:
-    """Serve the Messages API, as a `Dialect`."""
-
-    name = "messages"
-    path = "/v1/messages"
-    prefix = "msg_"
-    prompt_field = "messages"
-    request = _Request
-
-    def __init__(self) -> None:
-        self.paths: Mapping[str, Mapping[str, Path]] = {
-            "/v1/messages/count_tokens": {"POST": self._count}
-        }
-
-    def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """Parse a Messages request. Raises `ApiError`, also for a prefilled assistant turn."""
-        request = _parse_request(body, defaults)
-        if request.messages[-1].role == "assistant":
-            path = f"messages[{len(body['messages']) - 1}]"
-            raise invalid(
-                f"`{path}` has the role assistant: this model does not support assistant message "
-                "prefill. The conversation must end with a user message",
-                path,
-            )
-        return request
-
-    async def _count(self, path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
-        """Count a request's prompt tokens; the conversation may end with an assistant turn."""
-        read = partial(_parse_request, body, attempt.sampling)
-        return {"input_tokens": await attempt.count(body.get("model"), read)}
-
-    def write_reply(self, reply: PendingCompletion) -> JSON:
-        """Return the reply as a `message` object."""
-        (choice,) = reply.calls
-        split, blocks = reply.thought_stream(), list[TurnBlock]()
-        for block in turn_blocks(reply, choice):
-            if block.kind != "text":
-                blocks.append(block)
-                continue
-            thought, text = split.feed(block.text, last=True)
-            if split.shown:
-                blocks.append(TurnBlock("thought", thought))
-            blocks += [TurnBlock("text", text)] if text else []
-        content = [_write_block(block, split, reply) for block in blocks]
-        return {**_heading(reply), "content": content, **_ending(reply, choice)}
-
-    def writer(self, reply: PendingCompletion) -> _Events:
-        """Return the stream writer of a reply."""
-        return _Events(reply)
-
-
 # ---------------------------------------------------------------- reading
 
 
+def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
+    """Parse a Messages request. Raises `ApiError`, also for a prefilled assistant turn."""
+    request = _parse_request(body, defaults)
+    if request.messages[-1].role == "assistant":
+        path = f"messages[{len(body['messages']) - 1}]"
+        raise invalid(
+            f"`{path}` has the role assistant: this model does not support assistant message "
+            "prefill. The conversation must end with a user message",
+            path,
+        )
+    return request
+
+
+def _count(path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
+    """Count a request's prompt tokens; the conversation may end with an assistant turn."""
+    read = partial(_parse_request, body, attempt.sampling)
+    return {"input_tokens": attempt.count(body.get("model"), read)}
+
+
 def _parse_request(body: JSON, defaults: Sampling) -> ChatRequest:
-    choice = read(_Choice, body.get("tool_choice") or {}, "tool_choice")
-    request = read(_Request, {**body, "tool_choice": None})
-    if choice.type == "tool" and choice.name is None:
-        raise missing("tool_choice.name")
-    mode = "required" if choice.type == "any" else choice.type
-    request.tool_choice = choice.name or mode if choice.type == "tool" else mode
-    request.parallel_tool_calls &= not choice.disable_parallel_tool_use
+    request, choice = read(_Request, body), body.get("tool_choice") or {}
+    request.parallel_tool_calls &= not choice.get("disable_parallel_tool_use")
     request.stop += request.stop_sequences
     thinking, prompt = request.thinking, "\n\n".join(block.text for block in request.system)
     system = [Message("system", prompt, extra=_parts(request.system))] if prompt else []
-    output = request.output_config and request.output_config.format
-    schema = output and reply_schema(output.type, output.definition, "output_config.format.schema")
+    format = request.output_config and request.output_config.format
     sampling, limit = request.sampling(defaults, request.max_tokens), None
     if thinking is not None and thinking.type != "adaptive":
         limit = thinking.budget_tokens if thinking.type == "enabled" else 0
@@ -220,7 +188,7 @@ def _parse_request(body: JSON, defaults: Sampling) -> ChatRequest:
         (*system, *_parse_messages(request.messages)),
         request.tools,
         replace(sampling, max_thinking_tokens=limit),
-        schema,
+        reply_schema(format, "output_config.format.schema"),
         omits_thoughts=thinking is not None and thinking.display == "omitted",
     )
 
@@ -355,30 +323,45 @@ def _signature(block: TurnBlock, split: ThoughtStream) -> str:
     return block.source or _SIGNATURE_PREFIX + base64.b64encode(split.raw.encode()).decode()
 
 
-class _Events:
-    """Write the stream events of a message, as a `Writer` and a `BlockWriter`."""
+def _write_reply(reply: PendingCompletion) -> JSON:
+    """Return the reply as a `message` object."""
+    (choice,) = reply.calls
+    split, blocks = reply.thought_stream(), list[TurnBlock]()
+    for block in turn_blocks(reply, choice):
+        if block.kind != "text":
+            blocks.append(block)
+            continue
+        thought, text = split.feed(block.text, last=True)
+        if split.shown:
+            blocks.append(TurnBlock("thought", thought))
+        blocks += [TurnBlock("text", text)] if text else []
+    content = [_write_block(block, split, reply) for block in blocks]
+    return {**_heading(reply), "content": content, **_ending(reply, choice)}
+
+
+class _Events(BlockWriter):
+    """Write the stream events of a message."""
 
     def __init__(self, reply: PendingCompletion) -> None:
-        self._reply, self._split = reply, reply.thought_stream()
-        self._begun = False
-        self._blocks = BlockStream(self)
+        super().__init__(reply)
+        self._split, self._begun = reply.thought_stream(), False
 
     def text(self, index: int, new: Piece) -> bytes:
         """Return the events for a text or thinking delta."""
         if new.thought:
-            return self._begin() + self._blocks.add("thought", new.text, source=new.thought)
+            return self._begin() + self.add("thought", new.text, source=new.thought)
         return self._begin() + self._add_parts(*self._split.feed(new.text))
 
-    def finish(self, rests: Sequence[Piece]) -> bytes:
+    def write_end(self, rests: Sequence[Piece]) -> bytes:
         """Return the final events: the unsent text, the tool uses and the end of the message."""
         reply, choice = self._reply, self._reply.calls[0]
         rest = self._split.feed(rests[0].text, last=True)
         turn = turn_blocks(reply, choice)
         out = self._begin()
-        if turn and turn[0].kind == "thought" and not self._blocks.blocks:
-            out += self._blocks.add("thought", turn[0].text, source=turn[0].source)
+        if turn and turn[0].kind == "thought" and not self.blocks:
+            out += self.add("thought", turn[0].text, source=turn[0].source)
         out += self._add_parts(*rest)
-        out += self._blocks.finish(Piece(""), [block for block in turn if block.kind == "call"])
+        out += self.add_rest(Piece(""), [block for block in turn if block.kind == "call"])
         ending = {"type": "message_delta", "delta": _ending(reply, choice), "usage": _usage(reply)}
         out += event(ending, "message_delta")
         return out + event({"type": "message_stop"}, "message_stop")
@@ -428,10 +411,23 @@ class _Events:
 
         An empty thought gets a block too, so that it can be restored.
         """
-        empty = not (thought or self._blocks.blocks) and self._split.ended
-        out = self._blocks.add("thought", thought) if thought or empty else b""
-        return out + (self._blocks.add("text", text) if text else b"")
+        empty = not (thought or self.blocks) and self._split.ended
+        out = self.add("thought", thought) if thought or empty else b""
+        return out + (self.add("text", text) if text else b"")
 
     def _delta(self, index: int, delta: JSON) -> bytes:
         data = {"type": "content_block_delta", "index": index, "delta": delta}
         return event(data, "content_block_delta")
+
+
+MESSAGES = Dialect(
+    name="messages",
+    path="/v1/messages",
+    prefix="msg_",
+    prompt_field="messages",
+    request=_Request,
+    read=_read,
+    write_reply=_write_reply,
+    writer=_Events,
+    paths={"/v1/messages/count_tokens": {"POST": _count}},
+)

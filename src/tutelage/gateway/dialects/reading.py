@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 from pydantic import (
     AfterValidator,
     AliasChoices,
+    AliasPath,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -79,7 +80,7 @@ class RequestObject(BaseModel):
 
 
 class MessageObject(RequestObject):
-    """A message or a part of a message.
+    """A message, a part of a message or a tool call.
 
     Clients may return fields of their own or of other servers, which stay with the message.
     """
@@ -141,10 +142,10 @@ class FunctionTool(RequestObject):
 
 
 _ALWAYS_REFUSED = dict.fromkeys((
-    "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema", "regex", "ebnf",
-    "bad_words", "allowed_token_ids", "logits_processors", "truncate_prompt_tokens", "mirostat",
-    "typical_p", "top_a", "tfs_z", "xtc_probability", "dry_multiplier", "dynatemp_range",
-    "max_new_tokens", "n_predict",
+    "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
+    "grammar", "json_schema", "regex", "ebnf", "bad_words", "allowed_token_ids", "prompt_logprobs",
+    "logits_processors", "truncate_prompt_tokens", "mirostat", "typical_p", "top_a", "tfs_z",
+    "xtc_probability", "dry_multiplier", "dynatemp_range", "max_new_tokens", "n_predict",
 ), ())  # fmt: skip
 UNSUPPORTED: Mapping[str, Sequence[Any]] = {
     **_ALWAYS_REFUSED,
@@ -155,6 +156,8 @@ UNSUPPORTED: Mapping[str, Sequence[Any]] = {
     "length_penalty": (1,),
     "min_p": (0,),
     "logit_bias": ({},),
+    "min_tokens": (0,),
+    "chat_template_kwargs": ({},),
     "ignore_eos": (False,),
     "use_beam_search": (False,),
     "stop_token_ids": ([],),
@@ -164,13 +167,6 @@ UNSUPPORTED: Mapping[str, Sequence[Any]] = {
 }
 """Sampling fields of OpenAI, vLLM, SGLang and llama.cpp that are unsupported, with the values of
 each that have no effect."""
-
-
-class StructuredOutputs(RequestObject):
-    """vLLM's request field for constraints on the reply. Only a JSON schema is supported."""
-
-    refused = dict.fromkeys(("regex", "choice", "grammar", "json_object", "structural_tag"), ())
-    definition: JSON | None = Field(None, alias="json")
 
 
 class RequestReader(RequestObject):
@@ -190,15 +186,8 @@ class RequestReader(RequestObject):
     ] = Field(default_factory=lambda: [], max_length=MAX_STOPS)
     seed: StrictInt | None = Field(None, ge=-_SEED, lt=_SEED)
     stream: StrictBool = False
-    min_tokens: StrictInt = Field(0, ge=0)
-    guided_json: Annotated[
-        JSON | None, BeforeValidator(lambda v: parse_json(v) if isinstance(v, str) else v)
-    ] = None
-    """A schema, or its JSON text, which vLLM accepts too."""
-    structured_outputs: StructuredOutputs | None = None
     tool_choice: Annotated[str, BeforeValidator(_read_tool_choice)] = "auto"
     parallel_tool_calls: StrictBool = True
-    chat_template_kwargs: JSON = Field(default_factory=lambda: {})
 
     @field_validator("tools", mode="before", check_fields=False)
     @classmethod
@@ -220,15 +209,11 @@ class RequestReader(RequestObject):
 
     def sampling(self, defaults: Sampling, limit: int | None) -> Sampling:
         """Return the sampling parameters, with omitted fields from `defaults`."""
-        maximum = limit or defaults.max_tokens
-        if self.min_tokens > maximum:
-            text = f"`min_tokens` = {self.min_tokens} exceeds the maximum of {maximum} reply tokens"
-            raise invalid(text, "min_tokens")
         return Sampling(
             temperature=defaults.temperature if self.temperature is None else self.temperature,
             top_p=self.top_p or defaults.top_p,
             top_k=max(0, self.top_k or defaults.top_k),
-            max_tokens=maximum,
+            max_tokens=limit or defaults.max_tokens,
             stop=tuple(self.stop) or defaults.stop,
         )
 
@@ -242,24 +227,12 @@ class RequestReader(RequestObject):
     ) -> ChatRequest:
         """Build the internal `ChatRequest`. Raises `ApiError`.
 
-        `schema` comes from the dialect's own field, and `fields` are fields that not all dialects
-        have.
+        `schema` is the JSON schema of the reply, `fields` are fields that not all dialects have.
         """
         names = [each.name for each in functions]
         if len(set(names)) != len(names):
             duplicate = next(n for n in names if names.count(n) > 1)
             raise invalid(f"duplicate tool name in `tools`: {duplicate!r}", "tools")
-        outputs = self.structured_outputs and self.structured_outputs.definition
-        sources = {
-            self.schema_name: schema,
-            "guided_json": self.guided_json,
-            "structured_outputs.json": outputs,
-        }
-        schemas = {field: schema for field, schema in sources.items() if schema is not None}
-        if len(schemas) > 1:
-            message = " and ".join(f"`{field}`" for field in schemas)
-            raise invalid(f"{message} are both set: pass only one schema", [*schemas][1])
-        schema_field, schema = next(iter(schemas.items()), ("", None))
         choice, parallel, constraint = self.tool_choice, self.parallel_tool_calls, None
         if choice == "required" and not names:
             raise invalid("`tool_choice` 'required' needs `tools`", "tool_choice")
@@ -267,13 +240,8 @@ class RequestReader(RequestObject):
             message = f"`tool_choice` names {choice!r}, which is not in `tools`"
             raise invalid(message, "tool_choice")
         forced = choice == "none" or (names and not (choice == "auto" and parallel))
-        if self.min_tokens and (forced or schema is not None):
-            message = "`min_tokens` requires `tool_choice`: auto and no schema"
-            raise invalid(message, "min_tokens")
         if forced or schema is not None:
             constraint = Constraint(choice, parallel, schema)
-        elif self.min_tokens:
-            constraint = Constraint(min_tokens=self.min_tokens)
         return ChatRequest(
             model=self.model,
             messages=messages,
@@ -281,9 +249,8 @@ class RequestReader(RequestObject):
             tools=tuple(ToolSpec(f.name, f.description, f.parameters) for f in functions),
             strict=tuple(each.name for each in functions if each.strict),
             constraint=constraint,
-            schema_field=schema_field,
+            schema_field=self.schema_name,
             seed=self.seed,
-            template=self.chat_template_kwargs,
             stream=self.stream,
             **fields,
         )
@@ -299,24 +266,17 @@ class ChoicesReader(RequestReader):
     """Request fields shared by the Chat Completions and Completions APIs."""
 
     n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
-    prompt_logprobs: TopLogprobs | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: StrictBool = False
 
-    def choices(self, scored: int | None) -> JSON:
-        """Convert these request fields to fields of a `ChatRequest`. Raises `ApiError`.
-
-        `scored` is the number of alternatives per prompt token.
-        """
+    def choices(self) -> JSON:
+        """Convert these request fields to fields of a `ChatRequest`. Raises `ApiError`."""
         if self.stream_options is not None and not self.stream:
             raise invalid("`stream_options` requires `stream`: true", "stream_options")
-        if scored is not None and self.stream:
-            raise invalid("log-probabilities of a prompt cannot be streamed", "stream")
         return {
             "n": self.n,
             "include_usage": self.stream_options is not None and self.stream_options.include_usage,
             "token_ids": self.return_token_ids,
-            "scored": scored,
         }
 
 
@@ -324,7 +284,10 @@ class ReplyFormat(RequestObject):
     """Requested format of the reply."""
 
     type: Literal["text", "json_object", "json_schema"]
-    definition: JSON | None = Field(None, alias="schema")
+    definition: JSON | None = Field(
+        None, validation_alias=AliasChoices("schema", AliasPath("json_schema", "schema"))
+    )
+    """The schema; chat completions wrap it in an object."""
 
 
 class OutputOptions(RequestObject):
@@ -333,13 +296,14 @@ class OutputOptions(RequestObject):
     format: ReplyFormat | None = None
 
 
-def reply_schema(kind: str, schema: JSON | None, path: str) -> JSON | None:
+def reply_schema(format: ReplyFormat | None, path: str) -> JSON | None:
     """Return the JSON schema that a reply must match: none for `text`, any object for
     `json_object`."""
-    if kind == "json_schema" and schema is None:
+    if format is None or format.type == "text":
+        return None
+    if format.type == "json_schema" and format.definition is None:
         raise missing(path)
-    default = {"type": "object"} if kind == "json_object" else None
-    return schema if kind == "json_schema" else default
+    return format.definition if format.type == "json_schema" else {"type": "object"}
 
 
 # ---------------------------------------------------------------- the content of messages

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
-from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, cut_block, turn_blocks
-from tutelage.gateway.dialects.dialect import Path
+from tutelage.gateway.dialects.blocks import BlockWriter, TurnBlock, cut_block, turn_blocks
+from tutelage.gateway.dialects.dialect import Dialect
 from tutelage.gateway.dialects.field_errors import missing
 from tutelage.gateway.dialects.reading import (
     CALL_FIELDS,
@@ -97,86 +97,58 @@ class _Request(RequestReader):
     include: list[StrictStr] = Field(default_factory=list[str])
 
 
-class Responses:
-    """Serve the Responses API, as a `Dialect`."""
+def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
+    """Parse a Responses request. Raises `ApiError`."""
+    request = read(_Request, body)
+    if request.top_logprobs and _LOGPROBS not in request.include:
+        raise invalid(f"`top_logprobs` requires `include`: [{_LOGPROBS!r}]", "top_logprobs")
+    history: tuple[Message, ...] = ()
+    if (previous := request.previous_response_id) is not None:
+        at = ("previous_response_id", "previous_response_not_found")
+        previous_reply = _find_response(kept, previous, *at)
+        history = (*(previous_reply.request.conversation or ()), previous_reply.calls[0].reply)
+    conversation = (*history, *_parse_items(request.input, kept))
+    if not conversation:
+        raise invalid("`input` must not be empty", "input")
+    echo = {n: default if body.get(n) is None else body[n] for n, default in _ECHOED.items()}
+    if isinstance(echo["tool_choice"], dict):
+        echo["tool_choice"] = {"type": "function", "name": request.tool_choice}
+    # Instructions apply to one request only.
+    instructions = request.instructions
+    system = () if instructions is None else (Message("system", instructions),)
+    return request.make_request(
+        (*system, *conversation),
+        request.tools,
+        request.sampling(defaults, request.max_output_tokens),
+        reply_schema(request.text and request.text.format, "text.format.schema"),
+        logprobs=_LOGPROBS in request.include,
+        top_logprobs=request.top_logprobs,
+        conversation=conversation if request.store else None,
+        echo=echo,
+    )
 
-    name = "responses"
-    path = "/v1/responses"
-    prefix = PREFIX
-    prompt_field = "input"
-    request = _Request
 
-    def __init__(self) -> None:
-        self.paths: Mapping[str, Mapping[str, Path]] = {
-            "/v1/responses/input_tokens": {"POST": self._count},
-            "/v1/responses/{response}": {"GET": self._get},
-            "/v1/responses/{response}/input_items": {"GET": self._list_input},
-        }
+def _write_reply(reply: PendingCompletion) -> JSON:
+    """Return the reply as a `response` object."""
+    return _complete_response(reply, _turn(reply))
 
-    def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """Parse a Responses request. Raises `ApiError`."""
-        request = read(_Request, body)
-        if request.top_logprobs and _LOGPROBS not in request.include:
-            raise invalid(f"`top_logprobs` requires `include`: [{_LOGPROBS!r}]", "top_logprobs")
-        format = None if request.text is None else request.text.format
-        schema = format and reply_schema(format.type, format.definition, "text.format.schema")
-        history: tuple[Message, ...] = ()
-        if (previous := request.previous_response_id) is not None:
-            at = ("previous_response_id", "previous_response_not_found")
-            previous_reply = _get_response(kept, previous, *at)
-            history = (*(previous_reply.request.conversation or ()), previous_reply.calls[0].reply)
-        conversation = (*history, *_parse_items(request.input, kept))
-        if not conversation:
-            raise invalid("`input` must not be empty", "input")
-        echo = {n: default if body.get(n) is None else body[n] for n, default in _ECHOED.items()}
-        if isinstance(echo["tool_choice"], dict):
-            echo["tool_choice"] = {"type": "function", "name": request.tool_choice}
-        # Instructions apply to one request only.
-        instructions = request.instructions
-        system = () if instructions is None else (Message("system", instructions),)
-        return request.make_request(
-            (*system, *conversation),
-            request.tools,
-            request.sampling(defaults, request.max_output_tokens),
-            schema,
-            logprobs=_LOGPROBS in request.include,
-            top_logprobs=request.top_logprobs,
-            conversation=conversation if request.store else None,
-            items=tuple(i for i in request.input if i.get("type") != "item_reference"),
-            echo=echo,
-        )
 
-    def write_reply(self, reply: PendingCompletion) -> JSON:
-        """Return the reply as a `response` object."""
-        return _complete_response(reply, _turn(reply))
+def _count(path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
+    """Count a request's prompt tokens; the request may omit the model."""
+    body = body if body.get("model") else {**body, "model": attempt.models()[0]}
+    parse = partial(_read, body, attempt.sampling, attempt.ledger)
+    tokens = attempt.count(body["model"], parse)
+    return {"object": "response.input_tokens", "input_tokens": tokens}
 
-    def writer(self, reply: PendingCompletion) -> _Events:
-        """Return the stream writer of a reply."""
-        return _Events(reply)
 
-    async def _count(self, path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
-        """Count a request's prompt tokens; the request may omit the model."""
-        body = body if body.get("model") else {**body, "model": attempt.models()[0]}
-        parse = partial(self.read, body, attempt.sampling, attempt.ledger)
-        tokens = await attempt.count(body["model"], parse)
-        return {"object": "response.input_tokens", "input_tokens": tokens}
-
-    def _get(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
-        return self.write_reply(_get_response(attempt.ledger, path["response"]))
-
-    def _list_input(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
-        """List the input items of a response, the latest first unless `order` is asc."""
-        items = _input_items(_get_response(attempt.ledger, path["response"]))
-        ordered = items if query.get("order") == "asc" else items[::-1]
-        first, last = (ordered[at]["id"] if ordered else None for at in (0, -1))
-        ends = {"first_id": first, "last_id": last, "has_more": False}
-        return {"object": "list", "data": ordered, **ends}
+def _get(path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
+    return _write_reply(_find_response(attempt.ledger, path["response"]))
 
 
 # ---------------------------------------------------------------- what is kept
 
 
-def _get_response(
+def _find_response(
     kept: KeptAnswers, response_id: str, param: str | None = None, code: str | None = None
 ) -> PendingCompletion:
     """Return the finished response with the given id. Raises `ApiError` if it is not kept."""
@@ -191,29 +163,14 @@ def _get_response(
 
 
 def _find_item(kept: KeptAnswers, item_id: str) -> JSON | None:
-    """Find an input or output item of a kept response by id, or return None."""
+    """Find an output item of a kept response by id, or return None."""
     for response_id in reversed(kept):
         reply = kept.answer(response_id)
         if reply is not None and reply.request.conversation is not None:
-            for item in (*_input_items(reply), *_complete_response(reply, _turn(reply))["output"]):
+            for item in _write_reply(reply)["output"]:
                 if item["id"] == item_id:
                     return item
     return None
-
-
-def _input_items(reply: PendingCompletion) -> list[JSON]:
-    """Return a request's input items in the API's long form, with ids and with content as parts."""
-    items: list[JSON] = []
-    for i, item in enumerate(reply.request.items):
-        out: JSON = {"type": "message", "id": f"{reply.id}-in-{i}", **item}
-        if out["type"] == "message":
-            out.setdefault("status", "completed")
-            if isinstance(text := out.get("content"), str):
-                sampled = out.get("role") == "assistant"
-                kind, more = ("output_text", {"annotations": []}) if sampled else ("input_text", {})
-                out["content"] = [{"type": kind, "text": text, **more}]
-        items.append(out)
-    return items
 
 
 # ---------------------------------------------------------------- reading items
@@ -235,7 +192,7 @@ class _Message(MessageObject):
     content: Content | None = None
 
 
-class _FunctionCall(BaseModel, extra="allow"):
+class _FunctionCall(MessageObject):
     call_id: StrictStr
     name: StrictStr
     arguments: Arguments
@@ -246,12 +203,8 @@ class _CallOutput(MessageObject):
     output: Content | None = None
 
 
-class _ReasoningText(MessageObject):
-    text: StrictStr = ""
-
-
 class _Thought(MessageObject):
-    content: Items[_ReasoningText] = Field(default_factory=list[_ReasoningText])
+    content: list[JSON] = Field(default_factory=list[JSON])
     encrypted_content: Any = None
 
 
@@ -276,7 +229,8 @@ def _parse_items(items: Iterable[Any], kept: KeptAnswers) -> tuple[Message, ...]
             reasoning = read(_Thought, item, path)
             name = reasoning.encrypted_content
             name = name if name in THOUGHTS else THOUGHTS[0]
-            thought[name] = thought.get(name, "") + "".join(part.text for part in reasoning.content)
+            text = "".join(str(part.get("text") or "") for part in reasoning.content)
+            thought[name] = thought.get(name, "") + text
             continue
         new = _parse_item(head.type, item, path)
         if new.role == "assistant" and thought:
@@ -416,26 +370,20 @@ def _with_bytes(entry: JSON) -> JSON:
     return {**entry, "bytes": entry["bytes"] or [], "top_logprobs": others}
 
 
-class _Events:
-    """Write the stream events of a response, each with its `sequence_number`.
+class _Events(BlockWriter):
+    """Write the stream events of a response, each with its `sequence_number`."""
 
-    It is a `Writer` and a `BlockWriter`.
-    """
-
-    def __init__(self, reply: PendingCompletion) -> None:
-        self._reply = reply
-        self._number = 0
-        self._blocks = BlockStream(self)
+    _number = 0
 
     def text(self, index: int, new: Piece) -> bytes:
         """Return the events for a text or thinking delta."""
         kind = "thought" if new.thought else "text"
-        return self._begin() + self._blocks.add(kind, new.text, new.logprobs or (), new.thought)
+        return self._begin() + self.add(kind, new.text, source=new.thought)
 
-    def finish(self, rests: Sequence[Piece]) -> bytes:
+    def write_end(self, rests: Sequence[Piece]) -> bytes:
         """Return the final events: the remaining items and the complete response."""
-        out = self._begin() + self._blocks.finish(rests[0], _turn(self._reply))
-        final = _complete_response(self._reply, self._blocks.blocks)
+        out = self._begin() + self.add_rest(rests[0], _turn(self._reply))
+        final = _complete_response(self._reply, self.blocks)
         kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
         return out + self._events((kind, {"response": final})) + DONE
 
@@ -466,7 +414,7 @@ class _Events:
 
     def end(self, index: int, block: TurnBlock) -> bytes:
         """Return the events that end an output item."""
-        cut = cut_block(self._reply, self._blocks.blocks)
+        cut = cut_block(self._reply, self.blocks)
         item = _item(self._reply, block, "incomplete" if block is cut else "completed")
         position = self._position(index, block)
         done = ("response.output_item.done", {"output_index": index, "item": item})
@@ -497,3 +445,19 @@ class _Events:
             out += event({"type": kind, "sequence_number": self._number, **data}, kind)
             self._number += 1
         return out
+
+
+RESPONSES = Dialect(
+    name="responses",
+    path="/v1/responses",
+    prefix=PREFIX,
+    prompt_field="input",
+    request=_Request,
+    read=_read,
+    write_reply=_write_reply,
+    writer=_Events,
+    paths={
+        "/v1/responses/input_tokens": {"POST": _count},
+        "/v1/responses/{response}": {"GET": _get},
+    },
+)

@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 
 from tutelage.config.fields import Count, RunSettings
 from tutelage.errors import ConfigError, DataError, EngineError, TutelageError, counted
 from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph_of
 from tutelage.orchestration.data.workflows import read_workflows
-from tutelage.orchestration.evaluation.rewards import DEADLINE
 from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.runs import ExecutionRun
@@ -32,25 +31,11 @@ from tutelage.runs.folder import create, place_of
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import OutcomeSums, RewardKind, RolloutOutcome, add_up
 from tutelage.types import JSON
 
 RECIPE = "collect"
 CHUNK = 64
 """Maximum number of concurrent executions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Collection(OutcomeSums):
-    """Totals of a collection; each instruction is a rollout. Instructions are lost if no server
-    answered, and failed with the cause `refused` if their plan could not be started."""
-
-    executions: int
-    succeeded: int
-    cost: float
-    """USD."""
-    mean_latency: float
-    """Seconds, over the executions."""
 
 
 async def collect(
@@ -60,8 +45,10 @@ async def collect(
     *,
     budget: float | None = None,
     on_done: Callable[[Execution | TutelageError], None] | None = None,
-) -> Collection:
-    """Execute plans, log each execution and return the totals.
+) -> JSON:
+    """Execute plans, log each execution and return the totals: `executions`, `succeeded`, `lost`
+    (no worker's server answered), `refused` (instructions whose plan could not be started), `cost`
+    in USD and `mean_latency` in seconds.
 
     `budget` is in USD per execution. `on_done` is called with each execution, or with the error if
     its plan could not be started. Raises `ConfigError` if there are no plans or no plan could be
@@ -102,31 +89,14 @@ async def collect(
     executions = [each for each in gathered if isinstance(each, Execution)]
     if not executions and isinstance(gathered[0], TutelageError):
         raise gathered[0]
-    outcomes = [_outcome(str(place), each) for place, each in enumerate(gathered)]
-    sums = add_up(outcomes, RewardKind())
-    return Collection(
-        **{each.name: getattr(sums, each.name) for each in fields(sums)},
-        executions=len(executions),
-        succeeded=sum(each.success for each in executions),
-        cost=math.fsum(each.total_cost for each in executions),
-        mean_latency=sum(each.total_latency_ms / 1000.0 for each in executions) / len(executions),
-    )
-
-
-def _outcome(task: str, done: Execution | TutelageError) -> RolloutOutcome:
-    """Return the outcome of an instruction. Each instruction counts as a separate task."""
-    if isinstance(done, TutelageError):
-        return RolloutOutcome(task, 0.0, False, "refused")
-    if (gone := done.unserved) is not None:
-        return RolloutOutcome(task, None, False, gone.kind, gone.message)
-    reward = done.earned().value
-    if done.success or done.reason in (DEADLINE, "budget"):
-        return RolloutOutcome(task, reward, done.success, done.reason or None)
-    last = {step.node: step.answer for step in done.steps if step.answer is not None}
-    failed = [last[n.node].error for n in done.nodes if n.status == "failed" and n.node in last]
-    late = any(error is not None and error.kind == "timeout" for error in failed)
-    late |= any(node.reason.startswith("timeout") for node in done.nodes)
-    return RolloutOutcome(task, reward, False, "timeout" if late else None)
+    return {
+        "executions": len(executions),
+        "succeeded": sum(each.success for each in executions),
+        "lost": sum(each.unserved is not None for each in executions),
+        "refused": len(gathered) - len(executions),
+        "cost": math.fsum(each.total_cost for each in executions),
+        "mean_latency": fmean(each.total_latency_ms / 1000.0 for each in executions),
+    }
 
 
 # ------------------------------------------------------------------ run
@@ -146,26 +116,17 @@ class CollectConfig(WorkConfig, RunSettings):
     the path of a router checkpoint from phase 2."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectionRun:
-    """Result of `run_collection`: the totals, the log file and the run folder."""
-
-    collection: Collection
-    log: Path
-    folder: Path
-
-
 def run_collection(
     config: CollectConfig,
     *,
     note: Callable[[str], None],
     on_done: Callable[[Execution | TutelageError], None] | None = None,
-) -> CollectionRun:
-    """Collect executions in a run folder. Before the start, `note` is called with a description of
-    the workers, the source of the plans and any warnings; `on_done` is called after each
-    instruction. Mock workers run on a virtual clock.
+) -> tuple[JSON, Path, Path]:
+    """Collect executions in a run folder; return the totals, the log file and the folder. Before
+    the start, `note` is called with a description of the workers and of the plans; `on_done` is
+    called after each instruction. Mock workers run on a virtual clock.
 
-    Raises the errors of `collect`, and `KeyboardInterrupt` with a note that names the log file.
+    Raises the errors of `collect`.
     """
     pool, catalog = config.make_pool(), config.read_catalog()
     count = config.num_executions
@@ -179,9 +140,9 @@ def run_collection(
     logger = ExecutionLogger(config.output_dir, workers=pool.workers)
     note(f"workers: {describe_pool(pool)}")
     note("plans: those that the instructions were made from")
-    done: list[Collection] = []
+    done: list[JSON] = []
 
-    async def play() -> Collection:
+    async def play() -> JSON:
         try:
             return await collect(system, plans, logger, budget=config.budget, on_done=on_done)
         finally:
@@ -191,17 +152,9 @@ def run_collection(
         system.recorder = ExecutionRecorder(run.writer, run.id, label=RECIPE)
         logger.run_id = run.id
         done.append(run_virtual(play(), jumps=pool.mock))
-        row = asdict(done[0])
-        numbers = {k: v for k, v in row.items() if isinstance(v, int | float)}
-        run.log({"phase": RECIPE, "step": 0, **numbers})
-        return {"status": "succeeded", **row, "log": str(logger.path)}
+        run.log({"phase": RECIPE, "step": 0, **done[0]})
+        return {"status": "succeeded", **done[0], "log": str(logger.path)}
 
     folder = create(place_of(config.output, RECIPE))
-    try:
-        lifecycle.start(ExecutionRun(config, work, recipe=RECIPE), folder, Progress())
-    except KeyboardInterrupt as stopped:
-        again = "The same command" + (" with another --output" if config.output else "")
-        stopped.add_note(f"What ended is in {logger.path}. {again} begins again and adds to it;")
-        stopped.add_note("another --output-dir keeps them apart.")
-        raise
-    return CollectionRun(done[0], logger.path, folder.path)
+    lifecycle.start(ExecutionRun(config, work, recipe=RECIPE), folder, Progress())
+    return done[0], logger.path, folder.path

@@ -2,8 +2,8 @@
 
 Words and pairs of words are hashed into 2^16 features. The weight of a feature is log(N / number of
 texts that contain it) + 0.1, and text vectors are normalized to length 1. The indexed texts form
-one sparse torch matrix, so a batch of queries is one matrix product; `scores` needs only numpy.
-`routing/predictor.py` uses the neighbours.
+one sparse torch matrix, so a batch of queries is one matrix product. `routing/predictor.py` uses
+the neighbours.
 
 Legend: N indexed texts, B texts to compare, K neighbours, F features.
 """
@@ -44,7 +44,7 @@ def hashed(text: str) -> NDArray[np.int64]:
 
 
 class NearestTexts:
-    """Index of texts that `nearest` and `scores` search."""
+    """Index of texts that `nearest` searches."""
 
     def __init__(self, features: Sequence[NDArray[np.int64]]) -> None:
         self.features = list(features)
@@ -70,34 +70,20 @@ class NearestTexts:
         return len(self.features)
 
     @cached_property
-    def _entries(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Entries of the sparse matrix: row and column of each entry [2, entries], and values."""
-        lengths = [len(row) for row in self.features]
-        places = np.repeat(np.arange(len(lengths)), lengths)
-        columns = self._column_F[np.concatenate(self.features)]
-        values = [self._values(row) for row in self.features]
-        return np.stack([places, columns]), np.concatenate(values)
-
-    @cached_property
     def _matrix(self) -> Tensor:
         import torch
 
-        where, values = self._entries
+        lengths = [len(row) for row in self.features]
+        places = np.repeat(np.arange(len(lengths)), lengths)
+        columns = self._column_F[np.concatenate(self.features)]
+        values = np.concatenate([self._values(row) for row in self.features])
         return torch.sparse_coo_tensor(
-            torch.from_numpy(where),
+            torch.from_numpy(np.stack([places, columns])),
             torch.from_numpy(values.astype(np.float32)),
             size=(len(self.features), self._width),
             is_coalesced=True,
             check_invariants=False,
         )
-
-    def scores(self, query: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the cosine similarity to each indexed text, [N], without torch."""
-        (places, columns), values = self._entries
-        query_F = np.zeros(self._width)
-        seen = self._column_F[query] >= 0
-        query_F[self._column_F[query[seen]]] = self._values(query)[seen]
-        return np.bincount(places, values * query_F[columns], len(self)).astype(np.float64)
 
     def nearest(
         self, queries: Sequence[NDArray[np.int64]], k: int, *, own: NDArray[np.int64] | None = None

@@ -145,8 +145,7 @@ class OutcomeTable:
         if not all(parts if held_out else parts[:2]):
             raise DataError(
                 f"too few queries in the table ({len(self)}) to split into train, validation and "
-                "test; use at least 20 of each type (with --workers, set --num-tasks) and start "
-                "again"
+                "test; use at least 20 of each type and start again"
             )
         train, val, test = (self.take(sorted(part)) for part in parts)
         return train, val, test

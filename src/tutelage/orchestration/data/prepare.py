@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tutelage.errors import DataError, counted
@@ -21,18 +20,6 @@ from tutelage.orchestration.data.workflows import Workflow, catalog_of, workflow
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 
 _LOST = ("failed", "skipped", "cancelled")
-
-
-@dataclass(slots=True)
-class PreparedLogs:
-    """Training set, and counts of the executions in the logs."""
-
-    workflows: list[Workflow] = field(default_factory=list[Workflow])
-    executions: int = 0
-    failed: int = 0
-    """Number of executions that failed or succeeded only after replanning."""
-    repeated: int = 0
-    """Number of further executions of an instruction; only the cheapest is kept."""
 
 
 def log_files(paths: Sequence[str | Path]) -> list[Path]:
@@ -47,19 +34,22 @@ def log_files(paths: Sequence[str | Path]) -> list[Path]:
     return [file for inside in items for file in inside]
 
 
-def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> PreparedLogs:
-    """Return a training set made from logs.
+def prepare(
+    paths: Sequence[str | Path], catalog: Catalog | None = None
+) -> tuple[list[Workflow], dict[str, int]]:
+    """Return a training set made from logs, and the numbers of `executions`, of `failed` ones
+    (which include those that succeeded after replanning), and of `examples`.
 
     Raises `DataError` with file and row for an invalid row, and if no execution succeeded.
     """
-    made = PreparedLogs()
+    executions = failed = 0
     best: dict[str, tuple[tuple[float, float], Workflow]] = {}
     for path in log_files(paths):
         for index, row in enumerate(read_rows(path)):
-            made.executions += 1
+            executions += 1
             lost = any(node.get("status") in _LOST for node in objects(row.get("nodes")))
             if lost or not row.get("success") or row.get("correct") is False:
-                made.failed += 1
+                failed += 1
                 continue
             try:
                 workflow = workflow_of(row, catalog)
@@ -67,34 +57,33 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> Prep
                 raise DataError(f"{str(path)!r}, row {index}: {error}") from error
             price = (-workflow.rewards.get("cost", 0.0), -workflow.rewards.get("latency", 0.0))
             known = best.get(workflow.instruction)
-            made.repeated += known is not None
             if known is None or price < known[0]:
                 best[workflow.instruction] = (price, workflow)
     if not best:
         raise DataError(
-            f"0 of {counted(made.executions, 'execution')} succeeded, so there is nothing to train "
+            f"0 of {counted(executions, 'execution')} succeeded, so there is nothing to train "
             "on; collect more executions or use better workers"
         )
-    made.workflows = [workflow for _, workflow in best.values()]
-    return made
+    workflows = [workflow for _, workflow in best.values()]
+    return workflows, {"executions": executions, "failed": failed, "examples": len(workflows)}
 
 
 def write_training_set(
     logs: Sequence[str | Path], output: Path, catalog: Path | None = None
-) -> tuple[PreparedLogs, Path]:
+) -> tuple[dict[str, int], Path]:
     """Write a training set made from logs to `output`, and its tool catalog next to it. Return the
-    prepared logs and the path of the catalog.
+    counts of `prepare` and the path of the catalog.
 
     Raises `DataError` as `prepare` does, and if an output file already exists.
     """
     known = None if catalog is None else read_catalog(catalog)
-    made = prepare(logs, known)
+    workflows, counts = prepare(logs, known)
     if known is None:
-        own, used = builtin_graph().catalog, {tool for w in made.workflows for tool in w.tools}
-        known = own if used <= set(own.names) else catalog_of(made.workflows)
+        own, used = builtin_graph().catalog, {tool for w in workflows for tool in w.tools}
+        known = own if used <= set(own.names) else catalog_of(workflows)
     tools = output.with_name(f"{output.stem}.catalog.json")
-    examples = [workflow.to_row(known) for workflow in made.workflows]
+    examples = [workflow.to_row(known) for workflow in workflows]
     rows = {output: examples, tools: [tool.to_row() for tool in known.tools]}
     texts = {p: json.dumps(of, indent=1, ensure_ascii=False) + "\n" for p, of in rows.items()}
     write_new(texts, "output file")
-    return made, tools
+    return counts, tools

@@ -24,11 +24,11 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from tutelage.bounded import json_lines, unique_keys
+from tutelage.bounded import json_lines, reject_repeats
 from tutelage.errors import DataError, TutelageError
 from tutelage.tasks.readers import check_characters
 
-loads = partial(json.loads, object_pairs_hook=unique_keys)
+loads = partial(json.loads, object_pairs_hook=reject_repeats)
 """`json.loads` that raises `ValueError` if an object has a duplicate key."""
 
 
@@ -134,7 +134,7 @@ def read_as(
         row = where.removesuffix(": it")  # location without a field
         inside = [part for part in (row if above else where, _place(above)) if part]
         remedy = remedy_of(found)
-        if found["type"] == "missing":
+        if found["type"].startswith("missing"):
             message = f"{': '.join(inside) or 'the row'} has no {last!r}; give one"
         elif found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             message = f"{': '.join(inside) or 'the row'} has an unknown field {last!r}; remove it"

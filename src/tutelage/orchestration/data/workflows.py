@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, AliasPath, Field, TypeAdapter, model_validator
 
 from tutelage.errors import DataError, counted
 from tutelage.orchestration.data.rows import (
@@ -117,13 +117,6 @@ def catalog_of(workflows: Iterable[Workflow]) -> Catalog:
 _NameOrNumber = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"\S")]
 _Matrix = Annotated[list[list[Any]], AfterValidator(dependencies_of)]
 """Adjacency matrix, converted to the parents of each subtask."""
-_Instruction = Annotated[str, Field(pattern=r"\S")]
-
-
-class _Graph(FileRecord):
-    """Dependencies of a plan in a log."""
-
-    adjacency: _Matrix
 
 
 class _PlanRecord(FileRecord):
@@ -131,15 +124,16 @@ class _PlanRecord(FileRecord):
 
     task_types: list[_NameOrNumber]
     dependencies: list[list[Whole]] | None = None
-    workflow_graph: _Graph | None = None
+    adjacency: Annotated[
+        _Matrix | None, Field(validation_alias=AliasPath("workflow_graph", "adjacency"))
+    ] = None
     model_selections: list[_NameOrNumber] | None = None
     subtasks: Sequence[str] = ()
 
     @property
     def parents(self) -> Sequence[Sequence[int]]:
         """Parents of each subtask."""
-        graph = None if self.workflow_graph is None else self.workflow_graph.adjacency
-        found = graph if self.dependencies is None else self.dependencies
+        found = self.adjacency if self.dependencies is None else self.dependencies
         if found is None:
             raise ValueError(
                 "'dependencies' is missing; it lists the parents of each subtask, such as [[], [0]]"
@@ -159,21 +153,14 @@ class _PlanRecord(FileRecord):
         return self
 
 
-class _Document(FileRecord):
-    """Row of the specified training set."""
+class _Row(FileRecord):
+    """Row of the specified training set, with `targets`, or line of an execution log."""
 
-    instruction: _Instruction
+    instruction: Annotated[str, Field(pattern=r"\S")]
     id: AsText = ""
-    targets: _PlanRecord
+    targets: _PlanRecord | None = None
     rewards: Mapping[str, Number] = {}
-
-
-class _Log(FileRecord):
-    """Line of an execution log."""
-
-    instruction: _Instruction
-    id: AsText = ""
-    planner_outputs: _PlanRecord
+    planner_outputs: _PlanRecord | None = None
     success: Any = None
     cost: Number | None = None
     latency_ms: Number | None = None
@@ -183,7 +170,7 @@ class _Log(FileRecord):
     @classmethod
     def _typed(cls, row: Any) -> Any:
         """Take the task types from `nodes` if the planner's outputs have none."""
-        outputs = row["planner_outputs"]
+        outputs = row.get("planner_outputs")
         if not isinstance(outputs, Mapping) or outputs.get("task_types") is not None:
             return row
         types = [node.get("type") for node in objects(row.get("nodes"))]
@@ -195,13 +182,11 @@ class _Log(FileRecord):
         return {**row, "planner_outputs": {**outputs, "task_types": types}}
 
 
-_DOCUMENT, _LOG = TypeAdapter(_Document), TypeAdapter(_Log)
+_ROW = TypeAdapter(_Row)
 
 
-def read_workflows(
-    path: str | Path, catalog: Catalog | None = None, *, strict: bool = True
-) -> list[Workflow]:
-    """Return all workflows of a file. With `strict`, tools must be in the catalog if it is given.
+def read_workflows(path: str | Path, catalog: Catalog | None = None) -> list[Workflow]:
+    """Return all workflows of a file. Their tools must be in the catalog if it is given.
 
     Numeric task types are indices into the catalog. Raises `DataError` with the file, the row and
     the field.
@@ -209,40 +194,37 @@ def read_workflows(
     workflows: list[Workflow] = []
     for index, row in enumerate(read_rows(path)):
         try:
-            workflows.append(workflow_of(row, catalog, strict=strict))
+            workflows.append(workflow_of(row, catalog))
         except DataError as error:
             raise DataError(f"{str(path)!r}, row {index}: {error}") from error
     return workflows
 
 
-def workflow_of(
-    row: Mapping[str, Any], catalog: Catalog | None = None, *, strict: bool = True
-) -> Workflow:
+def workflow_of(row: Mapping[str, Any], catalog: Catalog | None = None) -> Workflow:
     """Return the workflow of a row of a training set or log. Cost and latency of a log become
     negative rewards. Raises `DataError` with the field."""
-    if "targets" in row:
-        made = read_as(_DOCUMENT, row)
-        plan, rewards = made.targets, dict(made.rewards)
-        workers = plan.model_selections
-    elif "planner_outputs" in row:
-        made = read_as(_LOG, row)
-        plan, names = made.planner_outputs, made.workers
-        workers = plan.model_selections
+    if not row.keys() & {"targets", "planner_outputs"}:
+        raise DataError(
+            "not a workflow: expected the field 'targets' (a training set) or 'planner_outputs' "
+            f"(an execution log), got {sorted(row)}"
+        )
+    made = read_as(_ROW, row)
+    plan, rewards = made.targets or made.planner_outputs, dict(made.rewards)
+    if plan is None:
+        raise DataError("the workflow is null")
+    workers = plan.model_selections
+    if made.targets is None:
         rewards = {"success": float(bool(made.success))}
         if made.cost is not None:
             rewards["cost"] = -made.cost
         if made.latency_ms is not None:
             rewards["latency"] = -made.latency_ms / 1000.0
-        if workers is not None and names:
+        if workers is not None and made.workers:
             try:
-                workers = [w if isinstance(w, str) else names[w] for w in workers]
+                workers = [w if isinstance(w, str) else made.workers[w] for w in workers]
             except IndexError as error:
-                raise DataError(f"'model_selections' {workers}, 'workers' {names}") from error
-    else:
-        raise DataError(
-            "not a workflow: expected the field 'targets' (a training set) or 'planner_outputs' "
-            f"(an execution log), got {sorted(row)}"
-        )
+                message = f"'model_selections' {workers}, 'workers' {made.workers}"
+                raise DataError(message) from error
     if not plan.task_types:
         raise DataError("the workflow has no subtasks; it needs at least one")
     tools: list[str] = []
@@ -257,6 +239,6 @@ def workflow_of(
     workflow = sorted_workflow(
         made.instruction, tools, plan.parents, workers, plan.subtasks, rewards, made.id
     )
-    if catalog is not None and strict:
+    if catalog is not None:
         check_plan(workflow.plan, catalog)
     return workflow

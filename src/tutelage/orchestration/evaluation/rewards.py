@@ -57,7 +57,7 @@ class ExecutionResult:
         `RewardError` for an invalid value."""
         row: Any = result
         if isinstance(result, ExecutionResult):
-            row = {name: getattr(result, name) for name in _FIELDS}
+            row = {name: getattr(result, name) for name in RESULT_FIELDS}
         elif isinstance(cast("object", result), Mapping):
             row = result.get("execution_result", result)
         where = "an execution's result"
@@ -65,7 +65,7 @@ class ExecutionResult:
         return result if isinstance(result, ExecutionResult) else checked
 
 
-_FIELDS = ("success", "outputs", "total_cost", "total_latency_ms", "verified_fraction")
+RESULT_FIELDS = ("success", "outputs", "total_cost", "total_latency_ms", "verified_fraction")
 _RESULT = TypeAdapter(ExecutionResult)
 
 

@@ -1,7 +1,4 @@
-"""Result tables of planning and routing, for the terminal and the report.
-
-`orchestration/pages.py` and the command line render them.
-"""
+"""Result tables of planning and routing, which the command line prints."""
 
 from __future__ import annotations
 
@@ -31,34 +28,25 @@ NO_INTERVAL = (
 )
 
 
-def planning_tables(test: Mapping[str, Any]) -> list[Table]:
-    """Return tables of the scores of the planner and its baselines, and of its gains over them."""
+def planning_table(test: Mapping[str, Any]) -> Table:
+    """Return the scores of the planner and its baselines, and its gains over the baselines."""
     rows = [
-        (name, *(_percent(found.get(key)) for key in _SCORES))
-        for name, found in test["scores"].items()
+        [name, *(_percent(scores.get(key)) for key in _SCORES)]
+        for name, scores in test["scores"].items()
     ]
+    for name, gains in test["gains"].items():
+        rows.append([f"gain over {name}"])
+        for key in _SCORES:
+            mean, low, high = (100 * gains[key][each] for each in ("mean", "low", "high"))
+            mark = " ~" if low <= 0 <= high else ""
+            rows[-1].append(f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]{mark}")
     planner = test["scores"]["planner"]
     lead = (
         f"{test['workflows']} test workflows. Of the plans {_percent(planner['validity'])} % are "
-        f"DAGs as decoded ({_percent(planner['raw_validity'])} % before decoding)."
+        f"DAGs as decoded ({_percent(planner['raw_validity'])} % before decoding). Gains have 95 % "
+        "intervals of a paired bootstrap; ~ marks an interval that contains 0."
     )
-    gained: list[list[str]] = []
-    for name, gains in test["gains"].items():
-        row = [name]
-        for key in _SCORES:
-            mean, low, high = (100 * gains[key][each] for each in ("mean", "low", "high"))
-            row.append(f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]{' ~' if low <= 0 <= high else ''}")
-        gained.append(row)
-    return [
-        _table("Planning, in percent", lead, ("", *_SCORES.values()), rows),
-        _table(
-            "Gain over the baselines",
-            "Points gained on the same workflows, with 95 % intervals of a paired bootstrap; "
-            "~ marks an interval that contains 0.",
-            ("over", *_SCORES.values()),
-            gained,
-        ),
-    ]
+    return _table("Planning, in percent", lead, ("", *_SCORES.values()), rows)
 
 
 def routing_tables(found: Mapping[str, Any] | None) -> list[Table]:

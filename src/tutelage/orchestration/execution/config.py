@@ -114,11 +114,12 @@ class ToolsConfig(PlanningConfig):
         return Catalog(described(tools))
 
     def make_pool_with(self, tools: Mapping[str, Tool], permit: Permit | None = None) -> WorkerPool:
-        """Return a pool of the tools and the given models; without tools, the worker pool."""
+        """Return a pool of the tools; without tools, the worker pool."""
         if not tools:
             return self.make_pool()
-        others = self.pool or self.workers
-        return ToolPool(tools, self.make_pool() if others else None, permit)
+        if self.pool or self.workers:
+            raise ConfigError("--pool and --workers cannot be used with --tools or --mcp")
+        return ToolPool(tools, permit)
 
 
 class WorkConfig(PlanningConfig):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal, cast
 
@@ -31,7 +31,6 @@ from tutelage.orchestration.execution.permission import Doubt
 from tutelage.orchestration.execution.pools.tools import LATE, ToolPool
 from tutelage.orchestration.execution.prompts import node_prompt
 from tutelage.orchestration.execution.record import (
-    PLANNING,
     Action,
     Event,
     Execution,
@@ -41,6 +40,7 @@ from tutelage.orchestration.execution.record import (
     NodeStatus,
     NodeStep,
     Observer,
+    PlanningObserver,
     calls_json,
     nodes_json,
     steps_by_node,
@@ -62,9 +62,10 @@ from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall, critical_pa
 from tutelage.orchestration.routing.contract import Choice, Router, RouteState
 from tutelage.seeds import SeedTree
 
-Rest = Callable[[Execution, Budget], Awaitable[Plan]]
+Rest = Callable[[Execution, Budget, PlanningObserver], Awaitable[Plan]]
 """Replanner: receives an execution with failed nodes and returns its plan with further nodes. No
-further nodes means that the planner cannot continue."""
+further nodes means that the planner cannot continue. It spends its cost from the budget and reports
+each request to the observer."""
 BACKOFF_MAX = 8.0
 """Maximum pause in seconds before a request is repeated."""
 
@@ -74,8 +75,6 @@ class ExecutionLimits(Section):
 
     deadline: Positive | None = None
     """Maximum seconds of the whole execution."""
-    node_timeout: Positive | None = None
-    """Maximum seconds of one subtask, including all tries, queues and permission requests."""
     try_timeout: Positive | None = 60.0
     """Maximum seconds of one request."""
     on_failure: Literal["fail_fast", "continue", "skip_dependents"] = "skip_dependents"
@@ -101,17 +100,6 @@ class ExecutorSettings(ExecutionLimits):
     """Maximum number of concurrent requests of an executor, over all of its plans."""
 
 
-class _Slots:
-    """Concurrency limits of one event loop: a semaphore per worker, and one for all requests."""
-
-    def __init__(self, workers: Sequence[Worker], concurrency: int) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.all = asyncio.Semaphore(concurrency)
-        self.by_worker = [asyncio.Semaphore(worker.concurrency) for worker in workers]
-        self.load = [0] * len(workers)
-        """Number of running and waiting tasks of each worker."""
-
-
 class Executor:
     """Executes plans with a pool of workers, a router and verifiers. Plans that run concurrently
     share the concurrency limits of the workers."""
@@ -131,13 +119,18 @@ class Executor:
         self.verifiers = verifiers or Verifiers.of_pool(mock=pool.mock)
         self.settings = settings or ExecutorSettings()
         self.catalog = catalog
-        self._slots: _Slots | None = None
+        self.load = [0] * len(pool.workers)
+        """Number of running and waiting tasks of each worker."""
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def slots(self) -> _Slots:
-        """Return the concurrency limits for the running event loop."""
-        if self._slots is None or self._slots.loop is not asyncio.get_running_loop():
-            self._slots = _Slots(self.pool.workers, self.settings.concurrency)
-        return self._slots
+    def slots(self, place: int) -> tuple[asyncio.Semaphore, asyncio.Semaphore]:
+        """Return the semaphores of a worker and of all requests, for the running event loop."""
+        if self._loop is not asyncio.get_running_loop():
+            self._loop = asyncio.get_running_loop()
+            self._every = asyncio.Semaphore(self.settings.concurrency)
+            limits = [worker.concurrency for worker in self.pool.workers]
+            self._by_worker = [asyncio.Semaphore(limit) for limit in limits]
+        return self._by_worker[place], self._every
 
     def work(
         self,
@@ -146,7 +139,6 @@ class Executor:
         outputs: Mapping[int, str],
         *,
         seeds: SeedTree = SeedTree(0),  # noqa: B008
-        plain: Container[int] = (),
     ) -> Subtask:
         """Return the subtask of a node, with the outputs of its parents as inputs."""
         planned = plan.nodes[node]
@@ -158,7 +150,6 @@ class Executor:
             prompt=node_prompt(plan, node, outputs),
             arguments=planned.arguments,
             inputs={k: outputs[k] for k in planned.parents if k in outputs},
-            plain=plain,
             max_tokens=self.settings.max_tokens,
             seeds=seeds,
         )
@@ -243,8 +234,6 @@ class _PlanRun:
         self.ends: dict[int, float] = {}
         """Finish time of each ended node along its longest chain."""
         self.outputs: dict[int, str] = {}
-        self.plain = {s.node for s in state.steps.values() if s.answer and s.answer.plain}
-        """Nodes whose output was returned by a tool as plain text."""
         self.refusals: dict[str, str] = {}
         """Reason of the refusal of each refused call with side effects, by `call_key`."""
         self.asking = asyncio.Lock()
@@ -393,23 +382,20 @@ class _PlanRun:
             return False
         count, nodes, made = len(state.plan.nodes), tuple[Node, ...](), dict[int, PlannerCall]()
 
-        def planning(request: int, call: PlannerCall) -> None:
+        def record(request: int, call: PlannerCall) -> None:
             made[request] = call
             self.tell("planning", request=request, call=calls_json((call,))[0])
 
-        watched = PLANNING.set(planning)
         state.elapsed = self.now
         try:
-            grown = await rest(state.execution(), self.budget)
+            grown = await rest(state.execution(), self.budget, record)
             self.place.check(grown)
             nodes = grown.nodes[count:]
             state.unplanned = "" if nodes else "the planner knows nothing more to do"
         except TutelageError as error:
             state.unplanned = str(error)
         finally:
-            PLANNING.reset(watched)
             calls, given_up = tuple(made.values()), sorted(lost) if nodes else []
-            self.budget.spent += math.fsum(call.cost for call in calls)
             state.grow(nodes, given_up, calls)
             self._link()
             self.tell(
@@ -429,43 +415,37 @@ class _NodeRun:
             node,
             run.outputs,
             seeds=run.state.seeds.child("node", node),
-            plain=run.plain,
         )
         self.legal = capable_workers(self.pool.workers, self.work)
         self.estimates = tuple(self.pool.estimate(w, self.work) for w in self.pool.workers)
         self.steps = list(run.earlier.get(node, ()))
-        self.slots = place.slots()
         self.blocked = False
         """True if workers are available and only the budget prevents a request."""
 
     async def play(self) -> NodeResult:
         """Execute the node. Raises only errors that the user must fix, and cancellation."""
-        run, limit = self.run, self.run.settings.node_timeout
+        run = self.run
         try:
-            async with asyncio.timeout(limit):
-                last = self.steps[-1] if self.steps else None
-                if last and last.verdict is None and last.answer and not last.answer.error:
-                    await self._verify(last, last.answer)  # not verified by an earlier process
-                    run.tell("step", step=last.to_json())
-                while not (self.steps and self.steps[-1].passed):
-                    state = await self._route_state()
-                    if state is None:
-                        return self._result("failed", reason=self._why("no worker is left"))
-                    choice = state.checked(run.place.router.choose(state))
-                    if choice.action == state.stop:
-                        self._keep(self._step("stop", choice))
-                        words = "stopped by the router" if state.candidates else "no worker is left"
-                        return self._result("failed", reason=self._why(words))
-                    if choice.action == state.accept:
-                        self._keep(self._step("accept", choice))
-                        return self._result("accepted", self._answered())
-                    await self._ask_worker(choice)
-                return self._result("succeeded", self.steps[-1])
-        except TimeoutError as error:  # a user's verifier, router or pool may set a message
-            reason = (
-                str(error) or f"not done within {limit or 0:g} s (--node-timeout gives it longer)"
-            )
-            return self._result("failed", reason=f"timeout: {reason}")
+            last = self.steps[-1] if self.steps else None
+            if last and last.verdict is None and last.answer and not last.answer.error:
+                await self._verify(last, last.answer)  # not verified by an earlier process
+                run.tell("step", step=last.to_json())
+            while not (self.steps and self.steps[-1].passed):
+                state = await self._route_state()
+                if state is None:
+                    return self._result("failed", reason=self._why("no worker is left"))
+                choice = state.checked(run.place.router.choose(state))
+                if choice.action == state.stop:
+                    self._keep(self._step("stop", choice))
+                    words = "stopped by the router" if state.candidates else "no worker is left"
+                    return self._result("failed", reason=self._why(words))
+                if choice.action == state.accept:
+                    self._keep(self._step("accept", choice))
+                    return self._result("accepted", self._answered())
+                await self._ask_worker(choice)
+            return self._result("succeeded", self.steps[-1])
+        except TimeoutError as error:  # of a user's verifier, router or pool
+            return self._result("failed", reason=f"timeout: {error}")
 
     async def _route_state(self) -> RouteState | None:
         """Return the router state, waiting for budget if needed; None if no action is left."""
@@ -499,7 +479,7 @@ class _NodeRun:
             mask=(*fits, answered is not None, True),
             estimates=self.estimates,
             tries=tried,
-            load=tuple(self.slots.load),
+            load=tuple(run.place.load),
             done={k: ended.kept for k, ended in run.state.nodes.items()},
             ends=dict(run.ends),
             spent=budget.spent,
@@ -517,7 +497,7 @@ class _NodeRun:
         step = self._step("worker", choice, worker.name)
         self._tell("dispatch", step, begun=step.to_json())
         run.budget.reserve(bound)  # fits, according to the mask
-        self.slots.load[place] += 1
+        run.place.load[place] += 1
         try:
             answer = await self._request(step, worker, bound)
             for retry in range(settings.retries):
@@ -534,7 +514,7 @@ class _NodeRun:
                 answer = await self._request(step, worker, bound)
             await self._verify(step, answer)
         finally:
-            self.slots.load[place] -= 1
+            run.place.load[place] -= 1
             step.ended = run.now
             self._keep(step)
 
@@ -553,7 +533,8 @@ class _NodeRun:
             if given is not None and (answer := await self._refused(worker, given)):
                 begun = loop.time()
                 return answer
-            async with self.slots.by_worker[place], self.slots.all:
+            own, every = run.place.slots(place)
+            async with own, every:
                 begun = loop.time()
                 arguments = {} if given is None else {"arguments": given}
                 self._tell("request", step, worker=step.worker, bound=bound, **arguments)
@@ -636,8 +617,6 @@ class _NodeRun:
 
     def _keep(self, step: NodeStep) -> None:
         self.steps.append(step)
-        if step.answer is not None and step.answer.plain:
-            self.run.plain.add(self.node)
         self.run.state.steps[step.index] = step
         self.run.tell("step", step=step.to_json())
 

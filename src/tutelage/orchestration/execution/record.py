@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from tutelage.errors import RunError
-from tutelage.orchestration.data.rows import FileRecord, read_as
+from tutelage.orchestration.data.rows import read_as
 from tutelage.orchestration.evaluation.rewards import (
     ExecutionResult,
     Preset,
@@ -43,9 +42,7 @@ from tutelage.types import JSON, Reward
 Event = dict[str, Any]
 Observer = Callable[[Event], None]
 """Called with every event, as JSON. It must not block."""
-PLANNING: ContextVar[Callable[[int, PlannerCall], None]] = ContextVar(
-    "planning", default=lambda request, call: None
-)
+PlanningObserver = Callable[[int, PlannerCall], None]
 """Called for each request to a language model planner with the request's number in the plan: before
 it is sent, with its cost bound, and again with the response."""
 NodeStatus = Literal["succeeded", "accepted", "failed", "skipped", "cancelled"]
@@ -217,19 +214,8 @@ class Execution(ExecutionResult):
 # ---------------------------------------------------------------- plans as JSON
 
 _ANSWER, _STEP, _NODE = TypeAdapter(WorkerAnswer), TypeAdapter(NodeStep), TypeAdapter(NodeResult)
-_NODES, _CALLS = TypeAdapter(tuple[Node, ...]), TypeAdapter(tuple[PlannerCall, ...])
-"""Adapters that validate the nodes and planner calls of a stored plan."""
-
-
-class _PlanRow(FileRecord):
-    model_config = ConfigDict(extra="forbid")
-
-    instruction: str
-    nodes: tuple[Node, ...]
-    calls: tuple[PlannerCall, ...] = ()
-
-
-_PLAN = TypeAdapter(_PlanRow)
+_PLAN, _NODES = TypeAdapter(Plan), TypeAdapter(tuple[Node, ...])
+_CALLS = TypeAdapter(tuple[PlannerCall, ...])
 
 
 def calls_json(calls: Iterable[PlannerCall]) -> list[dict[str, Any]]:
@@ -249,14 +235,12 @@ def read_nodes(rows: object) -> tuple[Node, ...]:
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """Return a plan as JSON."""
-    calls = {"calls": calls_json(plan.calls)} if plan.calls else {}
-    return {"instruction": plan.instruction, "nodes": nodes_json(plan.nodes), **calls}
+    return _PLAN.dump_python(plan, mode="json", exclude=None if plan.calls else {"calls"})
 
 
 def read_plan(row: Mapping[str, Any]) -> Plan:
     """Read a plan written by `plan_json`. Raises `DataError` if it is invalid."""
-    made = read_as(_PLAN, row, "this is no plan: it")
-    return Plan(made.instruction, made.nodes, made.calls)
+    return read_as(_PLAN, row, "this is no plan: it")
 
 
 # ---------------------------------------------------------------- state of an execution

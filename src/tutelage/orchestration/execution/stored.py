@@ -31,7 +31,12 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.errors import DataError, RunError
-from tutelage.orchestration.evaluation.rewards import DEADLINE, ExecutionResult, Preset
+from tutelage.orchestration.evaluation.rewards import (
+    DEADLINE,
+    RESULT_FIELDS,
+    ExecutionResult,
+    Preset,
+)
 from tutelage.orchestration.execution.prompts import node_prompt, worker_messages
 from tutelage.orchestration.execution.record import Execution, NodeStep, steps_by_node
 from tutelage.orchestration.execution.workers import Worker
@@ -85,30 +90,18 @@ def stored_rollout(
 
 def stored_call(
     call_id: str,
-    index: int,
     agent: str,
+    index: int,
     messages: tuple[Message, ...],
     reply: str,
-    sampling: Sampling | None = None,
+    sampling: Sampling = Sampling(),  # noqa: B008
     stop: StopReason = StopReason.STOP,
-    *,
-    started: float = 0.0,
-    seconds: float = 0.0,
+    **times: Any,
 ) -> Call:
-    """Return a call without tokens, which is not used for training."""
-    return Call(
-        call_id,
-        agent,
-        index,
-        messages,
-        (),
-        Sampled((), (), (), stop, 0),
-        Message("assistant", reply),
-        sampling or Sampling(),
-        started=started,
-        seconds=seconds,
-        policy=None,
-    )
+    """Return a call without tokens, which is not used for training; `times` are `started` and
+    `seconds`."""
+    sampled, said = Sampled((), (), (), stop, 0), Message("assistant", reply)
+    return Call(call_id, agent, index, messages, (), sampled, said, sampling, policy=None, **times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +161,8 @@ def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Cal
     calls = [
         stored_call(
             _planner_call_id(execution, index),
-            index,
             "planner",
+            index,
             tuple(Message(role, text) for role, text in call.messages),
             call.reply,
             started=call.started,
@@ -186,20 +179,10 @@ def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Cal
         before = sum(request.seconds for request in step.requests[:-1])
         agent = f"{execution.plan.nodes[step.node].tool} #{step.node}"
         messages = worker_messages(node_prompt(execution.plan, step.node, outputs))
-        started = origin + step.started + step.queued + before
-        calls.append(
-            stored_call(
-                call_id,
-                len(calls),
-                agent,
-                messages,
-                answer.output,
-                sampling,
-                stop,
-                started=started,
-                seconds=answer.seconds,
-            )
-        )
+        times = {"started": origin + step.started + step.queued + before}
+        times["seconds"] = answer.seconds
+        number, said = len(calls), answer.output
+        calls.append(stored_call(call_id, agent, number, messages, said, sampling, stop, **times))
     return tuple(calls)
 
 
@@ -212,7 +195,6 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
         names.ROLLOUT_ID: identity.rollout_id,
         names.ATTEMPT_ID: identity.attempt_id,
     }
-    failed = {} if execution.success else {names.ERROR_TYPE: execution.reason or "failed"}
     top = SpanRecord(
         trace,
         make_span_id(trace, "workflow"),
@@ -225,7 +207,7 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
             names.WORKFLOW: execution.id,
             names.COST: execution.total_cost,
             names.MOCK: execution.mock,
-            **failed,
+            **({} if execution.success else {names.ERROR_TYPE: execution.reason or "failed"}),
             **shared,
         },
         status="ok" if execution.success else "error",
@@ -263,21 +245,18 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
         if node.status == "skipped":
             continue
         mine, tool = steps.get(node.node, []), execution.plan.nodes[node.node].tool
-        attributes: dict[str, Any] = {
+        called = [s.answer for s in mine if s.answer and s.answer.arguments is not None]
+        attributes = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL: tool,
             names.NODE: node.node,
             names.NODE_STATUS: node.status,
+            names.WORKER: node.worker,
+            names.ERROR_TYPE: None if node.kept else node.reason or node.status,
+            names.TOOL_ARGUMENTS: called[-1].arguments if called else None,
+            names.TOOL_RESULT: called[-1].output if called else None,
             **shared,
         }
-        if node.worker is not None:
-            attributes[names.WORKER] = node.worker
-        if not node.kept:
-            attributes[names.ERROR_TYPE] = node.reason or node.status
-        for answer in (step.answer for step in mine):
-            if answer is not None and answer.arguments is not None:
-                attributes[names.TOOL_ARGUMENTS] = answer.arguments
-                attributes[names.TOOL_RESULT] = answer.output
         started = origin + int(min((s.started for s in mine), default=0.0) * 1e9)
         ended = origin + int(max((s.ended for s in mine), default=0.0) * 1e9)
         decisions = tuple(
@@ -292,7 +271,7 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
                 # Add 1 ns per node to keep the order of nodes that begin at the same time.
                 start_ns=started + node.node,
                 end_ns=max(started, ended) + node.node,
-                attributes=attributes,
+                attributes={name: value for name, value in attributes.items() if value is not None},
                 events=decisions,
                 status="ok" if node.status == "succeeded" else "unset" if node.kept else "error",
             )
@@ -365,20 +344,14 @@ class ExecutionLogger:
         result, clock = ExecutionResult.read(execution_result), self._clock()
         own = result if isinstance(result, Execution) else None
         workers = self._workers or (() if own is None else own.workers)
-        outputs = _planner_outputs(planner_outputs, own, workers)
-        sums = ("total_cost", "total_latency_ms", "verified_fraction")
         row: dict[str, Any] = {
             "timestamp": datetime.fromtimestamp(clock, UTC).isoformat(timespec="seconds"),
             "instruction": instruction,
             "success": result.success,
             "cost": result.total_cost,
             "latency_ms": result.total_latency_ms,
-            "planner_outputs": outputs,
-            "execution_result": {
-                "success": result.success,
-                "outputs": dict(result.outputs),
-                **{name: getattr(result, name) for name in sums},
-            },
+            "planner_outputs": _planner_outputs(planner_outputs, own, workers),
+            "execution_result": {name: getattr(result, name) for name in RESULT_FIELDS},
             "run_id": self.run_id,
             "workers": list(workers),
         }
@@ -387,14 +360,13 @@ class ExecutionLogger:
             # The identifier is the same in all runs with this seed; a log may contain many runs.
             mark = repr((self.run_id, instruction, clock)).encode("utf-8", "replace")
             digest = hashlib.blake2b(mark, digest_size=8).hexdigest()
-            kept = ("status", "worker", "seconds", "checked", "reason")
+            kept = ("node", "status", "worker", "seconds", "checked", "reason")
             row |= {name: getattr(own, name) for name in same} | {
                 "id": f"{own.id}_{digest}",
                 "seed": own.seeds.seed,
                 "nodes": [
-                    {"node": n.node, "type": own.plan.nodes[n.node].tool}
-                    | {name: getattr(n, name) for name in kept}
-                    for n in own.nodes
+                    {name: getattr(n, name) for name in kept} | {"type": own.plan.nodes[k].tool}
+                    for k, n in enumerate(own.nodes)
                 ],
             }
         try:
@@ -446,10 +418,10 @@ def _planner_outputs(
         if not isinstance(entries, list) or len(entries) != len(matrix):
             raise DataError(f"{name} must be a list of length {len(matrix)}, got {entries!r:.80}")
     known = {*workers, *range(len(workers))}
-    chosen = outputs.get("model_selections", ())
-    if lost := [worker for worker in chosen if workers and worker not in known]:
-        raise DataError(
-            f"unknown worker {lost[0]!r:.80} in model_selections; use names or numbers of the "
-            f"workers {list(workers)!r}"
-        )
+    for worker in outputs.get("model_selections", ()):
+        if workers and worker not in known:
+            raise DataError(
+                f"unknown worker {worker!r:.80} in model_selections; use names or numbers of the "
+                f"workers {list(workers)!r}"
+            )
     return outputs

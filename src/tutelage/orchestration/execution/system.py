@@ -9,12 +9,11 @@ resuming after a kill, the execution log used for training data, and a recorder 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.arguments import check_given
@@ -22,35 +21,18 @@ from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.pools.tools import ToolPool
-from tutelage.orchestration.execution.record import (
-    PLANNING,
-    Execution,
-    ExecutionJournal,
-    Observer,
-)
+from tutelage.orchestration.execution.record import Execution, ExecutionJournal, Observer
 from tutelage.orchestration.execution.stored import ExecutionLogger
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import LatePlanError, Plan, PlannerCall
+from tutelage.orchestration.plan.dag import LatePlanError, Plan
 from tutelage.orchestration.routing.contract import Router, cheapest
 from tutelage.seeds import SeedTree
 from tutelage.store import Store
 from tutelage.types import Sampling
-
-
-class _Planner(Protocol):
-    """Planner interface: turns an instruction into a plan."""
-
-    def plan(self, instruction: str) -> Plan:
-        """Return the plan. Raises `DataError` if no valid plan can be made."""
-        ...
-
-
-PlannerLike = _Planner | Callable[[str], Plan]
-
 
 Recorder = Callable[[Execution, Sampling, float, float], None]
 """Called with each finished execution, the sampling settings of its workers, its start time in
@@ -77,7 +59,7 @@ class OrchestrationSystem:
 
     def __init__(
         self,
-        planner: PlannerLike | None = None,
+        planner: Any = None,
         pool: WorkerPool | None = None,
         router: Router | None = None,
         *,
@@ -90,7 +72,8 @@ class OrchestrationSystem:
         realtime: bool = False,
         min_confidence: float | None = None,
     ) -> None:
-        """Defaults: the built-in planner for the catalog, the simulated workers of the preset
+        """`planner` is a function from an instruction to a `Plan`, or an object with such a method
+        `plan`. Defaults: the built-in planner for the catalog, the simulated workers of the preset
         `classic`, and a router that tries the cheapest worker first.
 
         If `realtime` is true, `execute` waits for the simulated latencies of mock workers;
@@ -177,17 +160,10 @@ class OrchestrationSystem:
         make = getattr(self.planner, "aplan", None)  # for planners that call a server
         if make is None or not instruction.strip():
             return self.plan(instruction)
-        requests = dict[int, PlannerCall]()
-        watched = PLANNING.set(requests.__setitem__)
-        try:
-            made = cast("Callable[[str, Budget], Awaitable[Plan]]", make)(instruction, budget)
-            return await planned_within(self.executor.settings.deadline, made)
-        except BaseException:
-            # Not counted elsewhere.
-            budget.spent += math.fsum(call.cost for call in requests.values())
-            raise
-        finally:
-            PLANNING.reset(watched)
+        made = cast("Callable[[str, Budget], Awaitable[Plan]]", make)(instruction, budget)
+        plan = await planned_within(self.executor.settings.deadline, made)
+        budget.spent -= plan.cost  # the executor counts it
+        return plan
 
     def plan(self, instruction: str) -> Plan:
         """Return the plan of the planner, or of the built-in one if there is no planner. Raises

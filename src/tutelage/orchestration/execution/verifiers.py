@@ -13,11 +13,12 @@ import asyncio
 import inspect
 import json
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from pydantic import ConfigDict, TypeAdapter
+from pydantic_core import ArgsKwargs
 
 from tutelage.bounded import parse_json
 from tutelage.config.fields import Count, NonNegative
@@ -34,27 +35,22 @@ PAUSE = 0.5
 """Seconds before a judge is asked a second time; doubled each time."""
 
 
-class _Verifier(Protocol):
-    """Checks answers without an error. Verifiers with paid verdicts also have `bound(work,
-    answer)`, an upper bound of the cost in USD."""
-
-    def check(self, work: Subtask, answer: WorkerAnswer) -> Verification | Awaitable[Verification]:
-        """Return the verdict with a reason; may be async. Raises `TutelageError` if the answer
-        cannot be checked."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Verifiers:
-    """Verifiers by type or kind of subtask, and a default verifier."""
+    """Verifiers by type or kind of subtask, and a default verifier.
 
-    default: _Verifier
-    by_type: Mapping[str, _Verifier] = field(default_factory=dict[str, _Verifier])
+    A verifier has a method `check(work, answer)`, which returns the `Verification` of an answer
+    without an error; it may be async. Verifiers with paid verdicts also have `bound(work, answer)`,
+    an upper bound of the cost in USD.
+    """
+
+    default: Any
+    by_type: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @classmethod
     def of_pool(cls, *, mock: bool) -> Self:
         """Return the default verifiers: `known` for simulated pools, else `present`."""
-        return cls(_Known() if mock else _Present())
+        return cls(make_verifier({"kind": "known" if mock else "present"}))
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """Return the verdict of the subtask's verifier. Answers with an error always fail."""
@@ -65,7 +61,7 @@ class Verifiers:
         judged = self._of(work).check(work, answer)
         return await judged if inspect.isawaitable(judged) else judged
 
-    def _of(self, work: Subtask) -> _Verifier:
+    def _of(self, work: Subtask) -> Any:
         verifiers = (self.by_type[label] for label in work.labels if label in self.by_type)
         return next(verifiers, self.default)
 
@@ -77,18 +73,18 @@ class Verifiers:
         return bound(work, answer)
 
 
-class _Options:
-    """Base class of verifiers that can be created from a file; the fields are the options."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-
 @dataclass(frozen=True)
-class _Known(_Options):
-    """Returns the ground truth in `answer.correct`, which only simulated pools have."""
+class _Rule:
+    """Verifier without a cost."""
 
-    def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """Return the verdict. Raises `ConfigError` if the pool does not know the ground truth."""
+    check: Callable[[Subtask, WorkerAnswer], Verification | Awaitable[Verification]]
+
+
+def _known() -> _Rule:
+    """Return the ground truth in `answer.correct`, which only simulated pools have; other pools
+    raise `ConfigError`."""
+
+    def check(work: Subtask, answer: WorkerAnswer) -> Verification:
         if answer.correct is None:
             raise ConfigError(
                 f"the verifier 'known' has no ground truth for node {work.node} ({work.type!r}): "
@@ -96,74 +92,65 @@ class _Known(_Options):
             )
         return Verification(answer.correct, "right" if answer.correct else "wrong")
 
+    return _Rule(check)
 
-@dataclass(frozen=True)
-class _Present(_Options):
-    """Passes every non-empty answer, with `checked=False`."""
 
-    def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """Return the verdict; see `_Verifier`."""
+def _present() -> _Rule:
+    """Pass every non-empty answer, with `checked=False`."""
+
+    def check(work: Subtask, answer: WorkerAnswer) -> Verification:
         if not answer.output.strip():
             return Verification(False, "the answer is empty")
         return Verification(True, "it says something; nobody checked what", checked=False)
 
-
-@dataclass(frozen=True)
-class _Exact(_Options):
-    """Compares the answer with `expected`, ignoring case and differences in white space."""
-
-    expected: AsText
-
-    def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """Return the verdict; see `_Verifier`."""
-        one, other = (" ".join(t.split()).casefold() for t in (answer.output, self.expected))
-        return Verification(one == other, "equal" if one == other else f"not {self.expected!r:.60}")
+    return _Rule(check)
 
 
-@dataclass(frozen=True)
-class _Regex(_Options):
-    """Searches the answer for a pattern. Raises `ConfigError` if it is not a valid regular
+def _exact(expected: AsText) -> _Rule:
+    """Compare the answer with `expected`, ignoring case and differences in white space."""
+
+    def check(work: Subtask, answer: WorkerAnswer) -> Verification:
+        one, other = (" ".join(text.split()).casefold() for text in (answer.output, expected))
+        return Verification(one == other, "equal" if one == other else f"not {expected!r:.60}")
+
+    return _Rule(check)
+
+
+def _regex(pattern: str) -> _Rule:
+    """Search the answer for a pattern. Raises `ConfigError` if it is not a valid regular
     expression."""
+    try:
+        re.compile(pattern, re.DOTALL)
+    except re.error as error:
+        message = f"invalid regular expression {pattern!r} of a verifier: {error}"
+        raise ConfigError(message) from error
 
-    pattern: str
+    async def check(work: Subtask, answer: WorkerAnswer) -> Verification:
+        # Mock answers are searched synchronously: a virtual clock advances during an `await`.
+        fits = await matches(pattern, answer.output, blocking=answer.mock)
+        return Verification(fits, f"{'fits' if fits else 'lacks'} {pattern!r:.60}")
 
-    def __post_init__(self) -> None:
-        try:
-            re.compile(self.pattern, re.DOTALL)
-        except re.error as error:
-            message = f"invalid regular expression {self.pattern!r} of a verifier: {error}"
-            raise ConfigError(message) from error
-
-    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """Return the verdict. Mock answers are searched synchronously, because a virtual clock
-        would advance during an `await`."""
-        fits = await matches(self.pattern, answer.output, blocking=answer.mock)
-        return Verification(fits, f"{'fits' if fits else 'lacks'} {self.pattern!r:.60}")
+    return _Rule(check)
 
 
-@dataclass(frozen=True)
-class _Schema(_Options):
-    """Checks that the answer is JSON valid for a schema; a Markdown code fence is removed."""
+def _schema(schema: Mapping[str, Any]) -> _Rule:
+    """Check that the answer is JSON valid for a schema; a Markdown code fence is removed. Raises
+    `ConfigError` if the schema is not a valid JSON Schema, `MissingExtraError` if the extra is not
+    installed."""
+    validator = schema_validator(schema, "the verifier")
 
-    schema: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        """Raises `ConfigError` if the schema is not a valid JSON Schema, `MissingExtraError` if the
-        extra is not installed."""
-        schema_validator(self.schema, "the verifier")
-
-    def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """Return the verdict; see `_Verifier`."""
+    def check(work: Subtask, answer: WorkerAnswer) -> Verification:
         text = answer.output.strip()
         if text.startswith("```"):
             text = text.strip("`").removeprefix("json").strip()
-        validator = schema_validator(self.schema, "the verifier")
         try:
             error = next(iter(validator.iter_errors(parse_json(text))), None)
         except ValueError as broken:
             return Verification(False, f"no JSON: {broken}")
         message = "of the schema" if error is None else f"not of the schema: {error.message:.100}"
         return Verification(error is None, message)
+
+    return _Rule(check)
 
 
 _UNSEEN = (
@@ -175,7 +162,7 @@ _UNSEEN = (
 
 
 @dataclass(frozen=True)
-class _Judge(_Options):
+class _Judge:
     """Checks with another model over HTTP if the result does what the subtask asks.
 
     Prices are in USD per million tokens; `key_env` is the environment variable with the API key. A
@@ -183,6 +170,8 @@ class _Judge(_Options):
     verdict never costs more than its bound. If there is no verdict, the answer fails, with the
     reason.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     base_url: str
     model: str
@@ -216,7 +205,7 @@ class _Judge(_Options):
         return (read * self.price_in + self.max_tokens * self.price_out) / 1e6
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """Return the verdict, with its cost; see `_Verifier`."""
+        """Return the verdict, with its cost."""
         if not answer.output.strip() or len(answer.output) > LONGEST:
             return Verification(False, "the answer is empty, or too long to be judged")
         user = Message("user", self._shown(work, answer.output))
@@ -242,18 +231,18 @@ class _Judge(_Options):
         return json.dumps({"task": work.prompt, "candidate_result": output}, ensure_ascii=False)
 
 
-_KINDS: Mapping[str, type[_Verifier]] = {
-    "known": _Known,
-    "present": _Present,
-    "exact": _Exact,
-    "regex": _Regex,
-    "schema": _Schema,
+_KINDS: Mapping[str, Any] = {
+    "known": _known,
+    "present": _present,
+    "exact": _exact,
+    "regex": _regex,
+    "schema": _schema,
     "judge": _Judge,
 }
 """Verifiers by their names in files."""
 
 
-def make_verifier(row: Mapping[str, Any], where: str = "a verifier") -> _Verifier:
+def make_verifier(row: Mapping[str, Any], where: str = "a verifier") -> Any:
     """Create a verifier from JSON such as `{"kind": "regex", "pattern": "..."}`.
 
     Raises `ConfigError` if the kind or an option is unknown, or a required option is missing.
@@ -261,6 +250,5 @@ def make_verifier(row: Mapping[str, Any], where: str = "a verifier") -> _Verifie
     kind = str(row.get("kind"))
     if kind not in _KINDS:
         raise ConfigError(f"{where}: unknown kind {kind!r}; choose one of {', '.join(_KINDS)}")
-    made: Any = _KINDS[kind]
-    options = {name: value for name, value in row.items() if name != "kind"}
-    return read_as(TypeAdapter(made), options, f"{where} ({kind!r})", error=ConfigError)
+    options = ArgsKwargs((), {name: value for name, value in row.items() if name != "kind"})
+    return read_as(TypeAdapter(_KINDS[kind]), options, f"{where} ({kind!r})", error=ConfigError)

@@ -16,34 +16,28 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class _Jumping(selectors.DefaultSelector):
-    """Selector that advances a virtual clock instead of waiting."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return the ready events; see `selectors.BaseSelector`."""
-        if timeout is None:
-            # Without timers, only another thread can wake the loop.
-            return super().select(None)
-        ready = super().select(0)
-        if not ready and timeout > 0:
-            self.now += timeout
-        return ready
-
-
 class _VirtualLoop(asyncio.SelectorEventLoop):
     """Asyncio event loop with a virtual clock that starts at 0."""
 
     def __init__(self) -> None:
-        self._jumping = _Jumping()
-        super().__init__(self._jumping)
+        selector = selectors.DefaultSelector()
+        super().__init__(selector)
+        self._now, self._wait = 0.0, selector.select
+        selector.select = self._select
 
     def time(self) -> float:
         """Return the virtual time in seconds since the loop was created."""
-        return self._jumping.now
+        return self._now
+
+    def _select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return the ready events; advance the clock instead of waiting for a timer."""
+        if timeout is None:
+            # Without timers, only another thread can wake the loop.
+            return self._wait(None)
+        ready = self._wait(0)
+        if not ready and timeout > 0:
+            self._now += timeout
+        return ready
 
 
 def run_virtual(main: Coroutine[Any, Any, T], *, jumps: bool = True) -> T:

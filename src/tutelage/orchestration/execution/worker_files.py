@@ -98,11 +98,7 @@ def worker_to(worker: Worker) -> dict[str, Any]:
 
 def describe_pool(pool: WorkerPool) -> str:
     """Return a description of the workers: their number, and if they are real or simulated."""
-    tools = sum(worker.tool for worker in pool.workers)
+    if any(worker.tool for worker in pool.workers):
+        return f"{counted(len(pool.workers), 'tool')} that run here"
     where = "SIMULATED: no model is asked; real ones with --pool openai --workers FILE"
-    models = f"{counted(len(pool.workers) - tools, 'worker')}, "
-    models += where if pool.mock else "real, over HTTP"
-    if not tools:
-        return models
-    beside = f"; {models}" if tools < len(pool.workers) else ""
-    return f"{counted(tools, 'tool')} that run here{beside}"
+    return f"{counted(len(pool.workers), 'worker')}, {where if pool.mock else 'real, over HTTP'}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Protocol
@@ -144,8 +144,6 @@ class Subtask:
     """Arguments of the plan's node, with unresolved references."""
     inputs: Mapping[int, str] = field(default_factory=dict[int, str])
     """Outputs of the parent nodes, by node index."""
-    plain: Container[int] = ()
-    """Nodes whose output was returned by a tool as plain text."""
     attempt: int = 0
     """Number of earlier requests for this node."""
     max_tokens: int = 512
@@ -193,8 +191,6 @@ class WorkerAnswer:
     """True if `cost` is an upper bound because the actual usage is unknown."""
     arguments: str | None = None
     """Arguments of a tool call as JSON; None if a model answered."""
-    plain: bool = False
-    """True if a tool returned the output as text rather than as a JSON value."""
 
     def to_json(self) -> JSON:
         """Return the answer as JSON: cost, seconds and all fields without their default value."""

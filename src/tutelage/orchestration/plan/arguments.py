@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -61,15 +61,10 @@ def as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def tool_arguments(
-    given: Mapping[str, object],
-    outputs: Mapping[int, str],
-    tool: Tool,
-    plain: Container[int] = (),
-) -> JSON:
+def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool: Tool) -> JSON:
     """Return the arguments of a tool call: references are replaced, and text is parsed as JSON if
-    the schema does not accept text. Outputs of the nodes in `plain` are always text. Raises
-    `ArgumentError` if a reference cannot be resolved. Values are validated later, by the call."""
+    the schema does not accept text. Raises `ArgumentError` if a reference cannot be resolved.
+    Values are validated later, by the call."""
 
     def found(match: re.Match[str]) -> str:
         number, path = int(match[1]), match[2]
@@ -83,11 +78,9 @@ def tool_arguments(
             whole: object = value
             with suppress(ValueError):
                 whole = parse_json(value) if left == path and isinstance(value, str) else value
-            # Lists in plain text have no members, and a name after the reference is text.
-            named = number in plain and not name.isdecimal()
-            if match.group() == match.string or isinstance(whole, dict if named else (dict, list)):
+            if match.group() == match.string or isinstance(whole, (dict, list)):
                 raise ArgumentError(f"{place} of node {number} has no member {name!r}")
-        if value is None or (value == "null" and path == left and number not in plain):
+        if value is None or (value == "null" and path == left):
             raise ArgumentError(f"{place} of node {number} is null: there is no value to take")
         # The rest of the path is text, such as a file extension or the next word of a sentence.
         return f"{as_text(value)}{left}"
@@ -96,14 +89,12 @@ def tool_arguments(
 
     def read(value: object, branches: Sequence[JSON]) -> object:
         if isinstance(value, str):
-            reference = _REFERENCE.fullmatch(value)
             kinds: set[str] = set()  # empty if the types are unknown
             for each in branches:
                 kind = each.get("type", ())
                 kinds |= {kind} if isinstance(kind, str) else {*kind}
-            text = _REFERENCE.sub(found, value)
-            is_text = reference is not None and not reference[2] and int(reference[1]) in plain
-            return _parsed(text, kinds, whole=reference is not None, text=is_text)
+            whole = _REFERENCE.fullmatch(value) is not None
+            return _parsed(_REFERENCE.sub(found, value), kinds, whole=whole)
         if isinstance(value, (list, tuple)):
             listed = cast("Sequence[object]", value)
             inner = [part for each in branches for part in _branches(each.get("items"), root)]
@@ -179,10 +170,10 @@ def _wrong(plan: Plan, index: int, tools: Mapping[str, Tool]) -> str:
     return ""
 
 
-def _parsed(given: str, kinds: set[str], *, whole: bool, text: bool) -> object:
+def _parsed(given: str, kinds: set[str], *, whole: bool) -> object:
     """Return a text parsed for a schema with these types. `whole` is True if it is an entire
     result. A list of one string becomes that string if only strings are accepted (such as a search
-    with one hit), unless the result is `text`."""
+    with one hit)."""
     takes_text = not kinds or "string" in kinds
     if takes_text and not (whole and given[:1] in ("[", "{")):
         return given
@@ -194,7 +185,7 @@ def _parsed(given: str, kinds: set[str], *, whole: bool, text: bool) -> object:
     kind = "object" if isinstance(value, dict) else "array"
     if not takes_text or kind in kinds:
         return value
-    one = kinds and kinds <= {"string", "null"} and len(listed) == 1 and not text
+    one = kinds and kinds <= {"string", "null"} and len(listed) == 1
     return listed[0] if one and isinstance(listed[0], str) else given
 
 

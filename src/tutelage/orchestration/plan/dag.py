@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
+from pydantic import ConfigDict
+
 from tutelage.errors import DataError, counted
 from tutelage.orchestration.arguments import check_given
 
@@ -103,11 +105,6 @@ class PlannerCall:
 class NoPlanError(DataError):
     """The planner has no plan for an instruction. The message has the reason."""
 
-    def __init__(self, message: str, calls: tuple[PlannerCall, ...] = ()) -> None:
-        """Create the error with the requests made so far in `calls`."""
-        super().__init__(message)
-        self.calls = calls
-
 
 class LatePlanError(NoPlanError):
     """The deadline of an execution passed during planning."""
@@ -118,6 +115,8 @@ class LatePlanError(NoPlanError):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Instruction and its subtasks. Raises `DataError` if the subtasks do not form a DAG."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     instruction: str
     nodes: tuple[Node, ...]

@@ -44,8 +44,9 @@ class ChosenPlan:
     plan: Plan
     source: str
     llm: LLMPlanner | None = None
-    sure: tuple[float, float] | None = None
-    """Confidence of the planner, and the minimum for a plan; None if it computes none."""
+    confidence: float | None = None
+    """None if the planner computes no confidence."""
+    min_confidence: float | None = None
 
 
 def choose_plan(
@@ -75,8 +76,7 @@ def choose_plan(
                 raise type(error)(f"{error}. {_WAYS}") from error
         else:
             least = made.least if config.min_confidence is None else config.min_confidence
-            sure = None if made.confidence is None else (made.confidence, least)
-            return ChosenPlan(plan, source, llm, sure)
+            return ChosenPlan(plan, source, llm, made.confidence, least)
     assert llm is not None
     request = llm.aplan(instruction, Budget(config.budget))
     plan = asyncio.run(planned_within(config.deadline, request))
@@ -130,18 +130,18 @@ def llm_planner(
         raise ConfigError("--planner trained cannot be used with --endpoint or --model")
     tools = tools or catalog_tools(catalog or builtin_graph().catalog)
     if config.endpoint is None:
-        from tutelage.evaluate.targets import served
+        from tutelage.evaluate.targets import load_served
 
         assert config.model is not None
-        policy = served(config.model, slots=1, max_length=None, seed=config.seed)
+        policy = load_served(config.model, slots=1, max_length=None, seed=config.seed)
         return LLMPlanner(lambda: policy, tools)
     from tutelage.engine.prices import find_price, load_prices
     from tutelage.engine.remote import RemoteChatClient
     from tutelage.evaluate.config import EvaluationConfig
-    from tutelage.evaluate.targets import server_of
+    from tutelage.evaluate.targets import find_server
 
     known = EvaluationConfig(test=(), model=() if config.model is None else (config.model,))
-    server = server_of(config.endpoint, known)
+    server = find_server(config.endpoint, known)
     assert server is not None
     price = find_price(load_prices(), server.model, local=server.on_loopback)
     if price is None and config.budget is not None:

@@ -169,8 +169,8 @@ class PlannerTrainer:
         return metrics
 
     def _loss(self, given: EncodedInstructions, targets: PlanTargets) -> dict[str, torch.Tensor]:
-        weight, kind = self.settings.lambda_dag, self.settings.dag_loss
-        return self.model.compute_supervised_loss(self.model(given), targets, weight, kind)
+        weight = self.settings.lambda_dag
+        return self.model.compute_supervised_loss(self.model(given), targets, weight)
 
     @torch.no_grad()
     def _swap(self) -> None:

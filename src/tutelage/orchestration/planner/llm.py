@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -21,11 +23,10 @@ from pydantic import Field, TypeAdapter
 from tutelage.bounded import parse_json
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, DataError, EngineError, RemoteError
-from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.rows import FileRecord, loads, read_as
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, error_kind
-from tutelage.orchestration.execution.record import PLANNING, Execution
+from tutelage.orchestration.execution.record import Execution, PlanningObserver
 from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.orchestration.plan.dag import PLANS, Node, NoPlanError, Plan, PlannerCall
 from tutelage.tools.loading import hint
@@ -91,68 +92,67 @@ class LLMPlanner:
     """True if the reply is constrained by a schema. Set to False if the server rejects schemas."""
 
     def plan(self, instruction: str, budget: Budget | None = None) -> Plan:
-        """Return the plan. Raises `NoPlanError` if the model declines or writes no valid plan,
-        `EngineError` if the first request fails, and `ConfigError` if the budget is too small for
-        it. The caller adds the cost of the calls of the plan, or of the error, to the budget."""
+        """Return the plan; the cost of the requests is spent from the budget. Raises `NoPlanError`
+        if the model declines or writes no valid plan, `EngineError` if the first request fails, and
+        `ConfigError` if the budget is too small for it."""
         return asyncio.run(self.aplan(instruction, budget))
 
     async def aplan(self, instruction: str, budget: Budget | None = None) -> Plan:
         """Return the plan, as `plan` does."""
-        before = Plan(instruction, ())
-        plan = await self._ask(before, _REQUEST.format(instruction), budget or Budget())
+        request = _REQUEST.format(instruction)
+        plan = await self._ask(
+            Plan(instruction, ()), request, budget or Budget(), lambda _, call: None
+        )
         if not plan.nodes:
-            raise NoPlanError(f"the planning model replied that {NO_TOOL}", plan.calls)
+            raise NoPlanError(f"the planning model replied that {NO_TOOL}")
         return plan
 
-    async def rest(self, execution: Execution, budget: Budget | None = None) -> Plan:
+    async def rest(self, execution: Execution, budget: Budget, record: PlanningObserver) -> Plan:
         """Return the plan of a failed execution with further nodes, or without new nodes if nothing
-        can help. Raises `NoPlanError` with the calls so far, and `ConfigError` as `plan` does."""
+        can help. `record` is called for each request. Raises `NoPlanError`, and `ConfigError` as
+        `plan` does."""
         plan = execution.plan
         lines = "\n".join(_line(execution, node) for node in range(len(plan.nodes)))
         rest = _REST.format(lines, len(plan.nodes))
         lost = {node.node for node in execution.nodes if not node.kept}
         request = f"{_REQUEST.format(plan.instruction)}\n\n{rest}"
         try:
-            return await self._ask(plan, request, budget or Budget(), lost)
+            return await self._ask(plan, request, budget, record, lost)
         except EngineError as error:
-            raise NoPlanError(f"{_UNASKED}: {error}", plan.calls) from error
+            raise NoPlanError(f"{_UNASKED}: {error}") from error
 
     async def _ask(
-        self, before: Plan, request: str, budget: Budget, lost: Container[int] = ()
+        self,
+        before: Plan,
+        request: str,
+        budget: Budget,
+        record: PlanningObserver = lambda request, call: None,
+        lost: Container[int] = (),
     ) -> Plan:
         """Return `before` with the nodes that the model adds. An invalid reply is retried once.
         `lost` contains the nodes that have no result."""
         made: list[PlannerCall] = []
         shown = nearest_tools(self.tools, before.instruction)
         messages = _messages(request, shown, self.instructions)
-
-        def with_calls(plan: Plan) -> Plan:
-            # The caller adds the cost of the calls of the plan, or of the error.
-            budget.spent -= math.fsum(call.cost for call in made)
-            return replace(plan, calls=(*plan.calls, *made))
-
         client = self.connect()
         try:
-            reply = await self._chat(client, messages, shown, budget, made)
+            reply = await self._chat(client, messages, shown, budget, made, record)
             try:
-                return with_calls(self._read(reply, before, lost))
+                plan = self._read(reply, before, lost)
             except DataError as error:
                 again = _AGAIN.format(_cut(str(error), SHOWN_RESULT))
-            messages += [Message("assistant", _cut(reply, SHOWN_REPLY)), Message("user", again)]
-            reply = await self._chat(client, messages, shown, budget, made)
-            return with_calls(self._read(reply, before, lost))
-        except asyncio.CancelledError as error:
-            error.calls = with_calls(before).calls  # pyright: ignore[reportAttributeAccessIssue]
-            raise
+                messages += [Message("assistant", _cut(reply, SHOWN_REPLY)), Message("user", again)]
+                reply = await self._chat(client, messages, shown, budget, made, record)
+                plan = self._read(reply, before, lost)
+            return replace(plan, calls=(*plan.calls, *made))
         except (EngineError, ConfigError) as error:
             if not made:
                 raise
             message = f"{_UNASKED}{' again' if made[0].reply else ''}: {error}"
-            raise NoPlanError(message, with_calls(before).calls) from error
+            raise NoPlanError(message) from error
         except DataError as error:
             reason = _cut(str(error), SHOWN_RESULT)
-            message = f"the planning model wrote no valid plan: {reason}"
-            raise NoPlanError(message, with_calls(before).calls) from error
+            raise NoPlanError(f"the planning model wrote no valid plan: {reason}") from error
         finally:
             if isinstance(client, RemoteChatClient):
                 await client.close()
@@ -164,6 +164,7 @@ class LLMPlanner:
         tools: Mapping[str, Tool],
         budget: Budget,
         made: list[PlannerCall],
+        record: PlanningObserver,
     ) -> str:
         """Reserve the maximum cost of a request, send it and return the reply. Raises `ConfigError`
         if the budget is too small."""
@@ -178,7 +179,7 @@ class LLMPlanner:
                 f"{max(0.0, budget.left or 0.0):.6f} of {budget.limit!r} USD are left; raise "
                 "--budget"
             )
-        started, number, record = time.time(), len(made), PLANNING.get()
+        started, number = time.time(), len(made)
         sent = tuple((message.role, message.content or "") for message in messages)
         lost = PlannerCall(sent, "", bound, started=started, bound=bound)
         call: PlannerCall | None = None  # None if the request was not billed
@@ -190,8 +191,8 @@ class LLMPlanner:
                 call = replace(lost, seconds=time.time() - started)
             raise
         finally:
+            record(number, call or replace(lost, cost=0.0))
             if call is not None:
-                record(number, call)
                 made.append(call)
                 self.calls.append(call)
             budget.settle(bound, 0.0 if call is None else call.cost)
@@ -245,12 +246,8 @@ def _json_of(said: str) -> Any:
     text = said[begin : end + 1] if 0 <= begin < end else said
     try:
         return parse_json(text, loads=loads)
-    except json.JSONDecodeError as error:
-        at, size = error.pos + 1, len(text)
-        where = f"at character {at} of {size}" if at <= size else f"it breaks off after {size}"
-        raise DataError(f"it is no JSON, {where}: {error.msg.removesuffix(' at')}") from error
     except ValueError as error:
-        raise DataError(f"it cannot be read: {error}") from error
+        raise DataError(f"it is no JSON: {error}") from error
 
 
 def demonstration(instruction: str, plan: str, tools: Mapping[str, Tool]) -> list[Message]:
@@ -286,14 +283,18 @@ def plan_schema(tools: Mapping[str, Tool]) -> JSON:
 
 
 def nearest_tools(tools: Mapping[str, Tool], instruction: str) -> dict[str, Tool]:
-    """Return the tools for a prompt: all, or the most similar ones, in their original order."""
-    if len(tools) <= SHOWN_TOOLS:
-        return dict(tools)
-    texts = [f"{name.replace('_', ' ')} {tool.description}" for name, tool in tools.items()]
-    scores = NearestTexts.of(texts).scores(hashed(instruction))
-    best = sorted(range(len(texts)), key=lambda place: -scores[place])[:SHOWN_TOOLS]
-    names = list(tools)
-    return {names[place]: tools[names[place]] for place in sorted(best)}
+    """Return the tools for a prompt: all, or those that share the rarest words with the
+    instruction, in their original order."""
+
+    def words_of(text: str) -> set[str]:
+        return {*re.findall(r"[a-z]+|\d+", text.lower())}
+
+    words = {name: words_of(f"{name} {tool.description}") for name, tool in tools.items()}
+    uses = Counter(word for own in words.values() for word in own)
+    asked = words_of(instruction)
+    scores = {n: math.fsum(1 / uses[word] for word in own & asked) for n, own in words.items()}
+    best = sorted(tools, key=lambda name: -scores[name])[:SHOWN_TOOLS]
+    return {name: tool for name, tool in tools.items() if name in best}
 
 
 def _described(tool: Tool) -> str:

@@ -374,7 +374,6 @@ class PlannerModel(nn.Module):
         outputs: _Outputs,
         targets: PlanTargets | Mapping[str, Any],
         lambda_dag: float = 0.3,
-        dag_loss: losses.DagLoss = "poly",
     ) -> dict[str, Tensor]:
         """Return `ce_loss`, `dag_loss` and `total_loss` = ce + lambda_dag x dag, and the parts of
         the cross-entropy: `type_loss`, `worker_loss`, `edge_loss`, `set_loss`.
@@ -412,7 +411,7 @@ class PlannerModel(nn.Module):
         if bool((plan_targets.workers_BN >= 0).any()):
             scores = self.network.worker_logits(state, chosen)
             parts["worker_loss"] = losses.type_loss(scores, plan_targets.workers_BN)
-        dag = losses.dag_loss(torch.sigmoid(edges), plan_targets.lengths_B, dag_loss)
+        dag = losses.dag_loss(torch.sigmoid(edges), plan_targets.lengths_B)
         ce = parts["type_loss"] + parts["edge_loss"] + parts["worker_loss"]
         ce = ce + SET_WEIGHT * parts["set_loss"]
         return {"total_loss": ce + lambda_dag * dag, "ce_loss": ce, "dag_loss": dag, **parts}

@@ -57,8 +57,6 @@ class Phase1Settings(Section):
     number of synthetic workflows (default: 300)."""
     synthetic_augmentations: CountOrZero | None = None
     """Synthetic workflows added for training. Default: 0 with a training file, otherwise 1,000."""
-    dag_loss: Literal["seed", "poly"] = "poly"
-    """Kind of DAG loss."""
     validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of the training set held out to choose the epoch and the search weights."""
     plateau_patience: CountOrZero = 1
@@ -107,19 +105,6 @@ class PlannerConfig(RunSettings):
     """Phase 2: prices of the workers in `outcomes`."""
     test_outcomes: str | None = None
     """Phase 2: held-out outcomes, used only to evaluate the router."""
-    workers: str | None = None
-    """Phase 2: workers that execute the episodes, instead of a table of outcomes; needs --budget
-    and --verifiers."""
-    tasks: str | None = None
-    """Phase 2 with --workers: workflows to execute, instead of synthetic ones."""
-    num_tasks: Count = 40
-    """Phase 2 with --workers: maximum number of workflows; each is executed once per worker."""
-    verifiers: str | None = None
-    """Phase 2 with --workers: verifiers by type, as in orchestrate run."""
-    budget: NonNegative | None = None
-    """Phase 2 with --workers: maximum cost of all episodes in USD."""
-    pool: Literal["openai", "simulated"] = "openai"
-    """Phase 2 with --workers: real servers, or simulated workers from the workers file."""
     checkpoint: str | None = None
     """Phase 2 only: checkpoint of the phase 1 planner."""
     keys: dict[str, Any] = Field(default_factory=dict)
@@ -139,14 +124,6 @@ class PlannerConfig(RunSettings):
                 raise ConfigError(f"{option} {use}; remove it, or choose another --phase")
             if name in _NEEDS and _NEEDS[name] not in given:
                 raise ConfigError(f"{option} needs --{_NEEDS[name]} FILE")
-        if self.workers is not None and self.outcomes is not None:
-            raise ConfigError("--workers and --outcomes cannot be combined; remove one")
-        real = self.workers is not None and self.pool == "openai"
-        if real and not {"budget", "verifiers"} <= given.keys():
-            raise ConfigError(
-                "--workers queries real servers: pass --budget, the maximum cost of all episodes "
-                "in USD, and --verifiers, which judge the answers"
-            )
         return self.settings()
 
 
@@ -155,12 +132,11 @@ _NEEDS = {
     "models": "outcomes",
     "test_outcomes": "outcomes",
     "test": "train",
-    **dict.fromkeys(("tasks", "verifiers", "budget"), "workers"),
 }
 """Options that require another option."""
 _MISPLACED = {
     "all": ("checkpoint",),
-    "1": ("outcomes", "models", "test_outcomes", "workers", "checkpoint"),
+    "1": ("outcomes", "models", "test_outcomes", "checkpoint"),
     "2": ("train", "test", "catalog"),
 }
 """Options that a phase does not use."""

@@ -5,21 +5,19 @@
 indices. `PlanTargets.of` creates the same tensors for the training loop.
 
 The loss is the cross-entropy of a plan plus the distance of its soft graph from a DAG. The DAG
-terms use the edge probabilities P of all ordered pairs, including the diagonal, without a
+term uses the edge probabilities P of all ordered pairs, including the diagonal, without a
 threshold, so that they have a gradient. With Q = P∘P and d nodes:
 
-    seed     mean of the diagonal and of the backward edges
-    poly     tr((I + Q / d)^d) - d               (Yu et al. 2019)
+    tr((I + Q / d)^d) - d               (Yu et al. 2019)
 
-Both are 0 if P is strictly upper triangular. `poly` is 0 for every acyclic P; `seed` also enforces
-the order of the decoder.
+It is 0 for every acyclic P.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +30,6 @@ from tutelage.orchestration.data.workflows import Workflow, catalog_of, workflow
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import dependencies_of
 
-DagLoss = Literal["seed", "poly"]
 IGNORED = -100
 """Target of positions to ignore."""
 _SMALL = 16
@@ -130,12 +127,10 @@ class PlanTargets(NamedTuple):
             workers = [_places("model_selections", row, vocabulary.workers) for row in chosen]
         lengths = [len(row) for row in tools]
         found = [len(row) or length for row, length in zip(workers, lengths, strict=False)]
-        # In a batch from a dataset with other tools, the end index may be read as a tool.
-        if found != lengths:
+        if found != lengths:  # the end index of a dataset with other tools is read as a tool
             raise DataError(
-                f"different numbers of subtasks in 'task_types' ({lengths}) and 'model_selections' "
-                f"({found}); if the batch is from a WorkflowDataset with other tools, create the "
-                f"planner from it: {_MADE}"
+                f"different subtasks in 'task_types' ({lengths}) and 'model_selections' ({found}); "
+                f"create the planner from the data: {_MADE}"
             )
         made = cls._without_edges(tools, workers, end)
         if targets.get("adjacency") is None:
@@ -231,7 +226,7 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
 # ------------------------------------------------------------------ the loss
 
 
-def dag_loss(edges_BNN: Tensor, lengths_B: Tensor, kind: DagLoss = "poly") -> Tensor:
+def dag_loss(edges_BNN: Tensor, lengths_B: Tensor) -> Tensor:
     """Return the mean DAG loss of the graphs. `edges_BNN` are probabilities, and graph b has
     `lengths_B[b]` nodes; padding is ignored."""
     # Small graphs are scored together, large graphs by size. Empty rows and columns add nothing,
@@ -250,21 +245,16 @@ def dag_loss(edges_BNN: Tensor, lengths_B: Tensor, kind: DagLoss = "poly") -> Te
         real_RN = torch.arange(count) < sizes_R[:, None]
         inside = real_RN[:, :, None] & real_RN[:, None, :]
         p_RNN = edges_BNN[rows_R, :count, :count] * inside
-        if kind == "seed":
-            d = sizes_R.to(p_RNN.dtype)
-            terms_R = p_RNN.tril().sum((-2, -1)) / (d * (d + 1) / 2)
-        else:
-            # (I + Q / d)^d by repeated squaring, with the d of each graph.
-            eye = torch.eye(count)
-            base = eye + p_RNN * p_RNN / sizes_R[:, None, None]
-            power = eye.expand_as(base)
-            for bit in range(count.bit_length()):
-                if bit:
-                    base = base @ base
-                odd = ((sizes_R >> bit) & 1).bool()
-                power = torch.where(odd[:, None, None], power @ base, power)
-            terms_R = power.diagonal(dim1=-2, dim2=-1).sum(-1) - count
-        total = total + terms_R.sum()
+        # (I + Q / d)^d by repeated squaring, with the d of each graph.
+        eye = torch.eye(count)
+        base = eye + p_RNN * p_RNN / sizes_R[:, None, None]
+        power = eye.expand_as(base)
+        for bit in range(count.bit_length()):
+            if bit:
+                base = base @ base
+            odd = ((sizes_R >> bit) & 1).bool()
+            power = torch.where(odd[:, None, None], power @ base, power)
+        total = total + (power.diagonal(dim1=-2, dim2=-1).sum(-1) - count).sum()
     return total / max(1, len(lengths_B))
 
 

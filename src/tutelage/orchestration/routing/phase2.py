@@ -58,7 +58,7 @@ from tutelage.orchestration.routing.simulator import (
 )
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, mean_interval, shown_interval
-from tutelage.tasks.overlap import also_trained, content_of, listed
+from tutelage.tasks.overlap import find_trained, format_list, hash_value
 
 BEST, LAST = "checkpoint_best.pth", "checkpoint_last.pth"
 SIMULATED = 2400
@@ -111,7 +111,7 @@ class Phase2Data:
     def leaks(self) -> list[str]:
         """Ids of test queries that also occur, with the same text, in the training data."""
         learned = self.known if self.apart else self.train.table
-        found = also_trained(learned.instructions, self.test.instructions, content_of)
+        found = find_trained(learned.instructions, self.test.instructions, hash_value)
         return [self.test.ids[k] for k in found]
 
 
@@ -164,7 +164,7 @@ def train_phase2(
     if leaks := world.leaks:
         warn(
             f"{len(leaks)} of {len(world.test)} test queries are also in the training data, word "
-            f"for word: {listed(leaks)}. Results on them are not held-out"
+            f"for word: {format_list(leaks)}. Results on them are not held-out"
         )
     if settings.warning:
         warn(settings.warning)

@@ -43,11 +43,10 @@ from tutelage.orchestration.routing.simulator import (
     WorkflowBatch,
     WorkflowSimulator,
     look_ahead,
-    plain_utility,
 )
 from tutelage.seeds import SeedTree
 
-GREEDY, LOOKAHEAD, POLICY = "greedy utility", "one-step lookahead", "PPO"
+LOOKAHEAD, POLICY = "one-step lookahead", "PPO"
 WORKER_FEATURES = 13
 CONTEXT_FEATURES = 22
 HIDDEN = 64
@@ -309,8 +308,7 @@ def baselines(train: OutcomeTable, terms: RewardTerms) -> dict[str, Chooser]:
     """Return the baselines of the trained policy, by name.
 
     "cheapest" and "most accurate" try one worker and accept its answer in any case; "most accurate"
-    uses the accuracy in the training table. Greedy maximizes the utility of the current node
-    (`plain_utility`), the lookahead the utility of `simulator.look_ahead`.
+    uses the accuracy in the training table. The lookahead maximizes `simulator.look_ahead`.
     """
     right_W = (train.right_QW & train.known_QW).sum(axis=0)
     share_W = right_W / np.maximum(train.known_QW.sum(axis=0), 1)
@@ -318,7 +316,6 @@ def baselines(train: OutcomeTable, terms: RewardTerms) -> dict[str, Chooser]:
     return {
         "cheapest": lambda _, rows, at: try_once(-at.cost_DW, at),
         "most accurate": lambda _, rows, at: try_once(share_W, at),
-        GREEDY: lambda _, rows, at: plain_utility(at, terms).argmax(axis=1),
         LOOKAHEAD: lookahead(terms),
     }
 

@@ -37,7 +37,7 @@ from tutelage.orchestration.routing.simulator import (
     WorkflowState,
     look_ahead,
 )
-from tutelage.tasks.overlap import listed
+from tutelage.tasks.overlap import format_list
 
 REMEMBERED = 4096
 """Maximum number of runs in memory; the oldest run is dropped first."""
@@ -139,8 +139,8 @@ class LearnedRouter:
         strange = [worker.name for worker in workers if worker.name not in known]
         if strange:
             raise ConfigError(
-                f"the router was not trained on {listed(strange)}, only on "
-                f"{listed(sorted(known))}; use those workers (the {WORKERS} next to its "
+                f"the router was not trained on {format_list(strange)}, only on "
+                f"{format_list(sorted(known))}; use those workers (the {WORKERS} next to its "
                 "checkpoint), train a router on these (tutelage train planner --phase 2), or use "
                 "no router with tools: each tool has its own worker"
             )

@@ -388,22 +388,6 @@ def look_ahead(at: DecisionBatch, terms: RewardTerms) -> Floats:
     return np.where(at.mask_DA, utility_DA, -np.inf)
 
 
-def plain_utility(at: DecisionBatch, terms: RewardTerms) -> Floats:
-    """Return the utilities of the current node alone, [D, A]; -inf for masked actions.
-
-    alpha * chance - cost - time for a worker, alpha * P(last answer is right) for accept, 0 for
-    stop.
-    """
-    per_usd_D, per_second_D = terms.prices(at.cost_ref_D, at.latency_ref_D)
-    try_DW = (
-        terms.weights.alpha * at.chance_DW
-        - per_usd_D[:, None] * at.cost_DW
-        - per_second_D[:, None] * at.seconds_DW
-    )
-    settle_D2 = np.stack([terms.weights.alpha * at.last_D, np.zeros_like(at.last_D)], axis=1)
-    return np.where(at.mask_DA, np.concatenate([try_DW, settle_D2], axis=1), -np.inf)
-
-
 class WorkflowState:
     """State of workflows, with the expected results of their nodes."""
 

@@ -1,10 +1,10 @@
-"""The report of a run: one HTML page that explains what was trained, how, and how well.
+"""Report of a run: one HTML page that explains what was trained, how, and how well.
 
 The page is a pure function of the run folder and stands alone: no script, no network, no other
-file. The road is `source.py` (read the folder, forgive what is missing) → `transcripts.py` (a
-rollout as something to read, which ones to show, who solved what) → `charts.py` over `svg.py`
-(curves) → `view.py` (what the page says) → `weights.html.j2` (how it looks). Frame, parts and style
-are those of the pages of every kind (`page.py`).
+file. `source.py` reads the folder, `transcripts.py` makes rollouts readable, selects some and
+counts outcomes, `charts.py` and `svg.py` draw curves, `view.py` formats the content, and
+`weights.html.j2` is the template. Frame, parts and style are shared by the pages of all kinds
+(`page.py`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from tutelage.runs.folder import RunFolder, write_text
 
 
 def write_report(folder: RunFolder) -> Path:
-    """Write `report.html` of a run, ended or not, and return its path.
+    """Write `report.html` of a run, finished or not, and return its path.
 
-    The same folder gives the same bytes. What the folder lacks is left out with a remark. Raises
-    `MissingExtraError` without the `train` extra and `RunError` when the file cannot be written.
+    The same folder gives the same bytes. Missing parts of the folder are left out with a remark.
+    Raises `MissingExtraError` without the `train` extra and `RunError` if the file cannot be
+    written.
     """
     from tutelage.runs.report.page import render_page
     from tutelage.runs.report.source import read_source

@@ -1,8 +1,7 @@
-"""The charts of a report: which metrics are shown, over what, and in how many words explained.
+"""Charts of a report: the metrics that are shown, with explanations.
 
-Each function reads curves off a `ReportSource` and gives a `Chart`, or None where the run has no
-such metric. To add a diagnostic, add a line to `_DIAGNOSTICS`. How a curve looks is `svg.py`'s
-matter.
+Each function reads curves from a `ReportSource` and returns a `Chart`, or None if the run has no
+such metric. To add a diagnostic, add a line to `_DIAGNOSTICS`. `svg.py` draws the curves.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from tutelage.tools.loading import display_name
 _WIDE = (460, 280)
 _SMALL = (300, 126)
 MAX_DLOGP = 1e-4
-"""The bar for max |Δ log p| between engine and trainer in fp32."""
+"""Maximum of max |Δ log p| between engine and trainer in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing with its title, what it says in words, and its legend, which is role, style and
-    words of each curve; `value` is its last y."""
+    """Drawing with its title, an explanation, and its legend with role, style and label of each
+    curve; `value` is its last y."""
 
     title: str
     note: str
@@ -84,7 +83,7 @@ _DIAGNOSTICS = (
 
 
 def draw_charts(source: ReportSource) -> dict[str, Any]:
-    """The charts of a page: the learning curves, RL beside the control, and the diagnostics."""
+    """Return the charts of a page: learning curves, RL beside the control, and diagnostics."""
     curves = (*_supervised_charts(source), _reward_chart(source))
     small = [_diagnostic_chart(source, d) for d in (*_DIAGNOSTICS, *_reward_parts(source))]
     small.append(_tool_errors_chart(source))
@@ -96,7 +95,7 @@ def draw_charts(source: ReportSource) -> dict[str, Any]:
 
 
 def smoothed(points: Points, window: int) -> Points:
-    """The mean of each point and those before it, `window` points in all."""
+    """Return the mean of each point and its predecessors, `window` points in all."""
     ys = [y for _, y in points]
     return tuple(
         (x, sum(ys[max(0, i + 1 - window) : i + 1]) / min(window, i + 1))
@@ -105,7 +104,7 @@ def smoothed(points: Points, window: int) -> Points:
 
 
 def _course(points: Points, label: str) -> list[tuple[Series, str]]:
-    """A curve of every step, smoothed where they are many, with its legend."""
+    """Return a curve of every step, smoothed if there are many, with its legend."""
     window = max(1, len(points) // 20)
     if window == 1:
         return [(Series(points, "train"), label)]
@@ -114,7 +113,7 @@ def _course(points: Points, label: str) -> list[tuple[Series, str]]:
 
 
 def _reward_chart(source: ReportSource) -> Chart | None:
-    """Mean reward of each RL step, with success where it was measured."""
+    """Return the chart of the mean reward per RL step, with success if it was measured."""
     reward, what = source.curve("rl", "reward/mean"), _held_out(source)
     sampled = source.curve("rl", f"val/{what}_sampled")
     greedy = source.curve("rl", f"val/{what}_greedy")
@@ -138,12 +137,12 @@ def _reward_chart(source: ReportSource) -> Chart | None:
 
 
 def _held_out(source: ReportSource) -> str:
-    """What of validation tasks is drawn: success where there is one, else the mean reward."""
+    """Return the curves of validation: success if it is defined, else the mean reward."""
     return "success" if source.kind.has_success else "reward"
 
 
 def _supervised_charts(source: ReportSource) -> Iterator[Chart | None]:
-    """The loss on demonstrations, and the greedy success that a cold start reaches."""
+    """Return the charts of the loss on demonstrations, and of greedy success in a cold start."""
     phase = "sft" if source.phase("sft") else "cold_start"
     loss, held = source.curve(phase, "loss/sft"), source.curve(phase, "val/loss")
     other = f"loss on {split_name(source.result, 'val')} demonstrations"
@@ -164,8 +163,8 @@ def _supervised_charts(source: ReportSource) -> Iterator[Chart | None]:
 
 
 def _control_chart(source: ReportSource) -> Chart | None:
-    """RL and the control side by side, over time where both have it: validation success where both
-    measured it, else the mean reward of the steps."""
+    """Return the chart of RL and the control, over time if both have it: validation success, else
+    the mean reward of the steps."""
     phases, quantity = ("rl", "control"), _held_out(source)
     metric = f"val/{quantity}_sampled"
     curves = {phase: source.curve(phase, metric) for phase in phases}
@@ -207,7 +206,7 @@ def _chart(
     x_label: str,
     percent_axis: bool = True,
 ) -> Chart | None:
-    """A chart of the curves that have points; None where none has."""
+    """Return a chart of the curves that have points; None if none has."""
     drawn = [(series, label) for series, label in curves if series.points]
     if not drawn:
         return None
@@ -236,7 +235,7 @@ def _diagnostic_chart(source: ReportSource, wanted: _Diagnostic) -> Chart | None
 
 
 def _tool_errors_chart(source: ReportSource) -> Chart | None:
-    """Share of all tool calls of a step that failed."""
+    """Return the chart of the fraction of a step's tool calls that failed."""
     named = [name for name in source.metric_names("rl") if name.startswith("tools/")]
     counts = [name for name in named if name.endswith("/calls") and name.count("/") > 1]
     tools = [name.removeprefix("tools/").removesuffix("/calls") for name in counts]
@@ -255,7 +254,7 @@ def _tool_errors_chart(source: ReportSource) -> Chart | None:
 
 
 def _reward_parts(source: ReportSource) -> Iterator[_Diagnostic]:
-    """The named parts of the reward."""
+    """Return the chart of the named parts of the reward."""
     totals = {f"reward/{name}" for name in ("mean", "std", "min", "max", "baseline")}
     names = source.metric_names("rl")
     for metric in names:

@@ -1,7 +1,7 @@
-"""Numbers and strange text as people read them: percentages, durations, visible control characters.
+"""Formatting of numbers and texts: percentages, durations, escaped control characters.
 
-Pure functions. `page.py` puts every string of the page through `visible`, so
-that what a model wrote cannot reorder a line or break the file's encoding.
+Pure functions. `page.py` applies `visible` to every string of the page, so that the text of a model
+cannot reorder a line or break the file's encoding.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from collections.abc import Sequence
 from tutelage.errors import counted as in_words
 
 _THIN = "\u202f"
-"""A narrow space that does not break: between digits, and before a unit."""
+"""Narrow non-breaking space, between digits and before a unit."""
 
 
 def percent(share: float) -> str:
-    """A share of one as a percentage with at most one digit after the point, more when tiny."""
+    """Format a fraction as a percentage with at most one decimal place, more for tiny values."""
     if 5e-6 < abs(share) < 5e-4:
         return f"{100 * share:.1g}{_THIN}%"
     return f"{100 * share:.1f}".removesuffix(".0") + f"{_THIN}%"
 
 
 def count(number: float) -> str:
-    """A whole number with its thousands set apart."""
+    """Format an integer with separated thousands."""
     return f"{number:,.0f}".replace(",", _THIN)
 
 
 def short(number: float) -> str:
-    """A number in three significant digits."""
+    """Format a number with three significant digits."""
     if number == 0 or 1e-3 <= abs(number) < 1e5:
         return f"{number:.3g}" if abs(number) < 1000 else count(number)
     return (
@@ -39,7 +39,7 @@ def short(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as the two largest units that matter."""
+    """Format seconds in the two largest units."""
     if seconds < 59.95:
         return f"{seconds:.1f}".removesuffix(".0") + f"{_THIN}s"
     whole = round(seconds)
@@ -49,19 +49,19 @@ def duration(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 step`, `2 steps`."""
+    """Format a count with its noun as `1 step` or `2 steps`."""
     return in_words(number, noun).replace(",", _THIN)
 
 
 def listed(words: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join texts as `a`, `a and b` or `a, b and c`."""
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def cut(text: str, limit: int) -> str:
-    """The text, cut in its middle with a marker when it is longer than `limit` characters."""
+    """Return the text, shortened in its middle if it is longer than `limit` characters."""
     if len(text) <= limit:
         return text
     head, tail = limit * 2 // 3, limit // 3
@@ -80,5 +80,6 @@ _SHOWN = _shown_characters()
 
 
 def visible(text: str) -> str:
-    """The text with control and reordering characters made visible and no lone surrogates."""
+    """Return the text with control and reordering characters escaped and without lone
+    surrogates."""
     return text.translate(_SHOWN).encode("utf-8", "replace").decode("utf-8")

@@ -1,9 +1,8 @@
-"""Pages of the house's look: a template filled with values, every text escaped and made visible.
+"""HTML pages from templates, with every text escaped.
 
-Templates are named from the package's folder; `page.html.j2` is the frame of all, `parts.html.j2`
-has their shared parts. Autoescaping is on for all of it; only the drawings, which hold no text from
-a run, pass as markup. A page forbids itself scripts and every request by a content security policy,
-so that even a fault in escaping could do nothing.
+Templates are named relative to the package's folder; `page.html.j2` is the frame of all pages,
+`parts.html.j2` has shared parts. Autoescaping is always on; only drawings, which contain no text
+from a run, pass as markup. A content security policy forbids scripts and requests.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def render_page(template: str, **values: Any) -> str:
-    """The page."""
+    """Return the page of a template."""
     return _environment().get_template(template).render(**values) + "\n"
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    """Kept, since compiling the templates takes longer than filling them."""
+    """Return the cached environment with compiled templates."""
     import jinja2
     from markupsafe import Markup
 

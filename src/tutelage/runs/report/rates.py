@@ -1,7 +1,7 @@
-"""Rates and means on the page: cells with their bars, and the tables.
+"""Rates and means of the page: cells with their bars, and the tables.
 
-What there is to tell, and where nothing is, `statistics/outcome.py` decided when it was measured
-and `runs/stored_evaluation.py` reads; here it is formatted. `view.py` puts it beside the rest.
+`statistics/outcome.py` computed them when they were measured and `runs/stored_evaluation.py` reads
+them; they are formatted here. `view.py` combines them with the other parts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORDS: Mapping[Quantity, Callable[[float], str]] = {SUCCESS: percent, REWARD: sh
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One rate or mean: formatted, and as CSS percentages for its bar, if it has one."""
+    """Formatted rate or mean, with CSS percentages for its bar, if it has one."""
 
     value: str
     range: str = ""
@@ -43,7 +43,7 @@ _RateRow = tuple[str, str, str, Sequence[Cell | None]]
 
 
 def rate_parts(source: ReportSource, kind: str) -> dict[str, Any]:
-    """The tables of a page; families by this kind of evaluation, in each quantity."""
+    """Return the tables of a page by quantity, with families of one kind of evaluation."""
     sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
     families: list[tuple[str, list[tuple[str, int, Cell | None, Cell | None]]]] = []
     for what in report_quantities(source):
@@ -59,12 +59,12 @@ def rate_parts(source: ReportSource, kind: str) -> dict[str, Any]:
 
 
 def report_quantities(source: ReportSource) -> tuple[Quantity, ...]:
-    """What the run is told in, the headline first."""
+    """Return the quantities of the run, the headline first."""
     return quantities(source.kind.graded, source.kind.has_success)
 
 
 def _cell(what: Quantity, found: StoredEvaluation | None) -> Cell | None:
-    """The cell; how many were judged where that is all there is to tell."""
+    """Return a cell with the value, or with the number of judged rollouts if it is withheld."""
     message, value = what.cell(found, WORDS[what]), what.of(found)
     if value is None:
         return Cell(message, bar=False) if message else None
@@ -77,7 +77,8 @@ def _cell(what: Quantity, found: StoredEvaluation | None) -> Cell | None:
 
 
 def _tables(source: ReportSource) -> Iterator[tuple[str, Sequence[_RateRow]]]:
-    """Before, after and the control in each quantity: its title, and the rows with a figure."""
+    """Return the tables of before, after and control by quantity: its title, and the rows with a
+    value."""
     estimator = cut(control_estimator(source.result) or "another", 40)
     shown = "demonstrations" in source.result
     start = "after the cold start" if source.phase("cold_start") and not shown else "as it came"

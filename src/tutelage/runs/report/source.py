@@ -1,8 +1,7 @@
-"""Read a run folder for its report, forgiving whatever is missing, cut off or damaged.
+"""Content of a run folder for its report, as far as it can be read.
 
-A report must be possible for a run that was killed, so nothing here raises for the sake of the
-folder's content: a part that cannot be read is empty and leaves a remark. Next: `view.py`, which
-says what it means.
+A killed run needs a report too, so nothing here raises because of the folder's content: an
+unreadable part is empty and leaves a remark. `view.py` formats the content.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ _LABELS = (
     "control/sampled",
     "control/greedy",
 )
-"""The evaluations of a run, as its rollouts are labelled."""
+"""Labels of the rollouts of each evaluation."""
 
 Points = tuple[tuple[float, float], ...]
-"""A curve: (step, value) in order."""
+"""Curve as (step, value) pairs in order."""
 
 
 @dataclass(slots=True)
 class ReportSource:
-    """All that a report is made from."""
+    """Content of a report."""
 
     path: Path
     result: JSON = field(default_factory=dict[str, Any])
@@ -59,44 +58,44 @@ class ReportSource:
     families: dict[str, Mapping[str, StoredEvaluation]] = field(
         default_factory=dict[str, Mapping[str, StoredEvaluation]]
     )
-    """By evaluation, then by family of tasks."""
+    """Evaluations by name, then by family of tasks."""
     kind: RewardKind = UNSEEN
-    """What the rewards of the run are."""
+    """Kind of the run's rewards."""
     trained_rollouts: int | None = None
     failed: Sequence[tuple[int, str, str]] = ()
-    """How many training rollouts failed, for which cause, and what the first of them said."""
+    """Number, cause and first message of failed training rollouts."""
     remarks: list[str] = field(default_factory=list[str])
 
     @property
     def settings(self) -> RunConfig | None:
-        """The keys of the run, where they can be read."""
+        """Keys of the run; empty if they cannot be read."""
         return None if self.config is None else self.config.config
 
     def number(self, key: str) -> float | None:
-        """A finite number of the result, else None."""
+        """Return a finite number of the result, else None."""
         return finite(self.result.get(key))
 
     def text(self, key: str) -> str | None:
-        """A text of the result that is not empty, cut to a line or two, else None."""
+        """Return a non-empty text of the result, shortened to a line or two, else None."""
         value = self.result.get(key)
         return cut(value, 120) if isinstance(value, str) and value else None
 
     def phase(self, name: str) -> list[JSON]:
-        """The metric lines of one phase (`cold_start`, `rl`, `control`)."""
+        """Return the metric lines of one phase (`cold_start`, `rl`, `control`)."""
         return [line for line in self.metrics if line.get("phase") == name]
 
     def curve(self, phase: str, metric: str) -> Points:
-        """The steps of a phase that have this metric as a finite number."""
+        """Return the steps of a phase that have this metric as a finite number."""
         pairs = ((finite(x.get("step")), finite(x.get(metric))) for x in self.phase(phase))
         return tuple((step, y) for step, y in pairs if step is not None and y is not None)
 
     def metric_names(self, phase: str) -> list[str]:
-        """All metrics of a phase, sorted."""
+        """Return all metrics of a phase, sorted."""
         return sorted({name for line in self.phase(phase) for name in line})
 
 
 def read_source(folder: RunFolder) -> ReportSource:
-    """Everything in the folder that can be read, with a remark for each part that cannot."""
+    """Return everything in the folder that can be read, with a remark on each unreadable part."""
     source = ReportSource(folder.path)
     if not folder.result.is_file():
         source.remarks.append("The run has not ended: there is no result.json yet.")
@@ -174,7 +173,8 @@ def _read_store(
 def _read_evaluations(
     store: Store, run_id: str, into: ReportSource, rule: Success | None, known: RewardKind | None
 ) -> None:
-    """Episodes and rates by family; without a result, the kind of rewards is read off first."""
+    """Read transcripts, and rates by family; without a result, determine the kind of rewards
+    first."""
     kind = known or RewardKind()
     if known is None:
         for label in _LABELS:

@@ -1,8 +1,8 @@
-"""Curves as inline SVG that takes its colours from the page and has the same bytes every time.
+"""Curves as inline SVG with the colours of the page and reproducible bytes.
 
-A curve is a group with the class of its role, which has a colour in `style.css`, and the class of
-its style: so one drawing serves light and dark pages. All elements are plain lines, circles and
-texts; nothing is loaded to draw them. `charts.py` says what is drawn.
+A curve is a group with the class of its role, whose colour is in `style.css`, and the class of its
+style, so that one drawing serves light and dark pages. All elements are plain lines, circles and
+texts. `charts.py` selects what is drawn.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tutelage.runs.report.source import Points
 
 Style = Literal["line", "thin", "marks", "dashes"]
 _FAR = 1e300
-"""Beyond it numbers are drawn at it, so that differences stay finite."""
+"""Limit to which larger numbers are clipped, so that differences stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One curve of a panel: how it is drawn, and in which role's colour."""
+    """Curve of a panel with its style and role."""
 
     points: Points
     role: str
@@ -33,8 +33,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes. `unit` scales y and words its ticks; `bar` is a line across at that
-    height."""
+    """Pair of axes. `unit` scales y and formats its ticks; `bar` is the height of a horizontal
+    line."""
 
     series: Sequence[Series]
     unit: Literal["plain", "share", "percent", "log"] = "plain"
@@ -43,7 +43,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """From values to pixels: `first` lies at `start`, `last` at `end`."""
+    """Mapping of values to pixels: `first` lies at `start`, `last` at `end`."""
 
     first: float
     last: float
@@ -59,7 +59,7 @@ class _Axis:
 
 
 def draw(panel: Panel, *, size: tuple[int, int], x_label: str, font: float = 12) -> str:
-    """The panel as one SVG element, which fills the width it is given; `size` is in pixels."""
+    """Return the panel as one SVG element that fills the available width; `size` is in pixels."""
     width, height = size
     low, high, ticks, words = _scale(panel)
     left = 0.64 * font * max((len(words(tick)) for tick in ticks), default=0) + font / 2
@@ -87,7 +87,7 @@ def draw(panel: Panel, *, size: tuple[int, int], x_label: str, font: float = 12)
 
 
 _Scale = tuple[float, float, Sequence[float], Callable[[float], str]]
-"""The ends of y, its ticks, and how these are formatted."""
+"""Range of y, its ticks, and their format."""
 
 
 def _scale(panel: Panel) -> _Scale:
@@ -106,7 +106,7 @@ def _scale(panel: Panel) -> _Scale:
 
 
 def _ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
-    """Round numbers from `low` to `high`, about `most` steps apart."""
+    """Return round numbers from `low` to `high`, about `most` steps apart."""
     rough = (high - low) / most
     if rough <= 0:
         return [low]

@@ -1,11 +1,10 @@
-"""A rollout as something to read: turns with their calls, results and texts, and how it ended.
+"""Transcripts of rollouts: turns with their calls, results and texts, and how they ended.
 
-Episodes keep no token ids, so that thousands fit in memory, and their texts are cut to what a page
-can hold. What the agent observed is taken from the messages of its next call, since that is what
-the model saw; the store's tool results add how a call failed. Episodes of a task are shown side by
-side: the choice is fixed by the order of the record, so that the same run always shows the same
-ones, and it is honest: beside tasks that were learned stand one that got worse and one that still
-fails, where there are any.
+Transcripts have no token ids, so that thousands fit in memory, and their texts are shortened for
+the page. Observations are taken from the messages of the next call, since the model saw those; the
+store's tool results add the errors of calls. Rollouts of a task are shown side by side. The
+selection depends only on the order of the record, so that the same run always shows the same ones,
+and includes a task that got worse and one that still fails, if there are any.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from dataclasses import dataclass
 from tutelage.errors import RewardError
 from tutelage.rewards.answers import answer_text
 from tutelage.runs.report.formatting import cut
-from tutelage.runs.resume_hint import asked_again
-from tutelage.statistics.outcome import UNSEEN, RewardKind, Success, succeeded
+from tutelage.runs.resume_hint import format_question
+from tutelage.statistics.outcome import UNSEEN, RewardKind, Success, is_success
 from tutelage.types import Attempt, Call, FailureCause, Message, Rollout, RolloutStatus
 
 _TEXT_LIMIT = 1200
-"""Characters of one text that an episode keeps."""
+"""Maximum characters of a text."""
 _TURN_LIMIT = 12
-"""Turns that an episode keeps; the last one is always kept."""
+"""Maximum turns of a transcript; the last one is always kept."""
 
 CAUSES: Mapping[FailureCause, str] = {
     FailureCause.TIMEOUT: "stopped at the time limit",
@@ -50,7 +49,7 @@ _STOPS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One line of an episode: `kind` is call, result, error, note, text, observation or reward."""
+    """Line of a transcript: `kind` is call, result, error, note, text, observation or reward."""
 
     kind: str
     text: str
@@ -59,17 +58,17 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """One rollout, to be read. `outcome` is one of a few words that can be counted."""
+    """Transcript of a rollout. `outcome` is one of a few texts, so that it can be counted."""
 
     rollout_id: str
     task_id: str
     question: str
     asked: str | None
-    """The question as `tutelage ask` takes it, where it is short."""
+    """Question for `tutelage ask`, if it is short."""
     expected: str
     family: str
     solved: bool | None
-    """None where a graded reward does not say what a success is."""
+    """None if a graded reward does not define success."""
     reward: float | None
     outcome: str
     detail: str
@@ -82,14 +81,14 @@ class Transcript:
 def read_transcript(
     rollout: Rollout, rule: Success | None = None, kind: RewardKind = UNSEEN
 ) -> Transcript:
-    """The readable part of a rollout's last attempt, whose run has rewards of this kind; `rule` is
-    what the user says is a success."""
+    """Return the transcript of a rollout's last attempt; `rule` is the user's definition of
+    success."""
     last, fields = rollout.last, rollout.task.fields
     reward = None if last.reward is None else last.reward.value
     solved = None
     if kind.has_success:
         with suppress(RewardError):
-            solved = succeeded(rollout, rule)
+            solved = is_success(rollout, rule)
     question = rollout.task.input if rollout.task.has_input else rollout.task.title
     if not isinstance(question, str):
         texts = [m.get("content") for m in question if m.get("role") != "system"]
@@ -98,7 +97,7 @@ def read_transcript(
         rollout_id=rollout.id,
         task_id=rollout.task.id,
         question=cut(question, _TEXT_LIMIT),
-        asked=asked_again(rollout.task),
+        asked=format_question(rollout.task),
         expected=cut(answer_text(fields.get("answer")), _TEXT_LIMIT // 4),
         family=cut(str(fields["family"]), 40) if "family" in fields else "",
         solved=solved,
@@ -113,8 +112,8 @@ def read_transcript(
 
 
 def _outcome_of(attempt: Attempt, solved: bool | None) -> str:
-    """How a rollout ended, in a few words; `solved` is the only good one, `graded` is where a
-    graded reward has no success."""
+    """Return a short text on how a rollout ended; `graded` if a graded reward defines no
+    success."""
     if attempt.failure is not None:
         return f"failed: {CAUSES[attempt.failure.cause]}"
     if attempt.status is not RolloutStatus.SUCCEEDED:
@@ -133,8 +132,8 @@ def _outcome_of(attempt: Attempt, solved: bool | None) -> str:
 
 
 def _steps(attempt: Attempt, asked: int) -> tuple[_Step, ...]:
-    """Return what an attempt shows; in an environment with the first observation, which stands
-    behind the `asked` messages of the task, and with the reward of each turn."""
+    """Return the lines of an attempt; in an environment with the first observation, after the
+    `asked` messages of the task, and with the reward of each turn."""
     calls, acts = attempt.calls, attempt.info is not None
     results = {result.call_id: result for result in attempt.tool_results}
     shown = range(len(calls))
@@ -167,7 +166,7 @@ def _steps(attempt: Attempt, asked: int) -> tuple[_Step, ...]:
 
 
 def _said(call: Call) -> list[_Step]:
-    """What the model wrote in one turn; a turn that is cut off or empty says so."""
+    """Return the model's text of a turn, with a remark if it is truncated or empty."""
     steps: list[_Step] = []
     if call.reply.content:
         steps.append(_Step("text", cut(call.reply.content, _TEXT_LIMIT)))
@@ -183,7 +182,7 @@ def _said(call: Call) -> list[_Step]:
 
 
 def _observed(call: Call, later: Sequence[Call]) -> list[Message] | None:
-    """The messages that the agent's next call adds to this one; None when there is no such call."""
+    """Return the messages that the agent's next call adds to this one; None without such a call."""
     known = len(call.messages) + 1
     following = next((c for c in later if c.agent == call.agent), None)
     if following is None or following.messages[: known - 1] != call.messages:
@@ -202,14 +201,14 @@ _VERDICTS: Mapping[str, str] = {
     "less": "earned less",
     "same": "earned the same",
 }
-"""The result of a task, in words; the last three are of a graded reward without a success."""
+"""Result of a task as text; the last three are for a graded reward without success."""
 _LEARNED = 3
-"""Tasks shown that failed before and are solved after."""
+"""Number of shown tasks that failed before and are solved after."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeforeAfter:
-    """One task before and after."""
+    """One task before and after training."""
 
     verdict: str
     before: Transcript
@@ -217,15 +216,16 @@ class BeforeAfter:
 
     @property
     def words(self) -> str:
-        """The verdict in words."""
+        """Verdict as text."""
         return _VERDICTS[self.verdict]
 
 
 def choose(before: Sequence[Transcript], after: Sequence[Transcript]) -> list[BeforeAfter]:
-    """A few tasks in both: learned ones of different families, one worse, one that still fails.
+    """Return a few tasks with rollouts before and after: learned ones of different families, one
+    that got worse, one that still fails.
 
-    When none of these exists, one task that was solved all along. The first rollout of each task
-    is taken.
+    If none of these exists, one task that was always solved is returned. The first rollout of each
+    task is taken.
     """
     first, second = dict[str, Transcript](), dict[str, Transcript]()
     for side, episodes in ((first, before), (second, after)):
@@ -242,8 +242,7 @@ def choose(before: Sequence[Transcript], after: Sequence[Transcript]) -> list[Be
 
 
 def outcomes(evaluations: Mapping[str, Sequence[Transcript]]) -> list[tuple[str, list[int]]]:
-    """Every way in which a rollout ended, with how often in each evaluation: `solved` first, then
-    the most frequent."""
+    """Return every outcome with its count in each evaluation: `solved` first, then by frequency."""
     tallies = [Counter(e.outcome for e in episodes) for episodes in evaluations.values()]
     total = sum(tallies, Counter[str]())
     ordered = sorted(total, key=lambda name: (name != "solved", -total[name], name))
@@ -260,7 +259,7 @@ def _verdict(old: Transcript, new: Transcript) -> str:
 
 
 def _varied(pairs: Sequence[BeforeAfter], number: int) -> list[BeforeAfter]:
-    """The first pairs, each from a family that has been shown least, those that use tools first."""
+    """Return the first pairs, from families shown least so far, with those that use tools first."""
     left = sorted(pairs, key=lambda pair: pair.after.tool_calls == 0)
     shown: Counter[str] = Counter()
     chosen: list[BeforeAfter] = []

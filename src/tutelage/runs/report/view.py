@@ -1,9 +1,7 @@
-"""What the page says, as plain values for the template: every number formatted, every part
-optional.
+"""Content of the page as plain values for the template: formatted numbers and sentences.
 
-A part whose facts are missing is empty, and the template then leaves a short remark instead. The
-sentences are made from what the run recorded, too; the curves come from `charts.py`; `page.py`
-renders.
+A part without data is empty, and the template then shows a short remark instead. `charts.py` has
+the curves; `page.py` renders.
 """
 
 from __future__ import annotations
@@ -45,14 +43,13 @@ _PHASE_NAMES: Mapping[str, str] = {
     "after": "measuring after",
     "after_control": "measuring the control",
 }
-"""Phases whose names need more words; the others speak for themselves."""
+"""Displayed names of phases that differ from their names."""
 _VALUE_LIMIT = 400
-"""Characters of one configured value that the page shows."""
+"""Maximum characters of a displayed configuration value."""
 
 
 def make_view(source: ReportSource) -> dict[str, Any]:
-    """What the template is filled with. Pure; raises nothing for the sake of what the run
-    recorded."""
+    """Return the values of the template. Pure; the content of the run's records raises nothing."""
     kind = _kind(source)
     pair_kind = "greedy" if all(_sides(source, "greedy")) else kind
     status = source.text("status") or "not ended"
@@ -106,7 +103,7 @@ def make_view(source: ReportSource) -> dict[str, Any]:
 
 
 def _good_news(source: ReportSource) -> Iterator[str]:
-    """What was found while it ran that is no warning."""
+    """Return the findings that are not warnings."""
     told: object = source.result.get("health")
     for entry in cast("list[Any]", told) if isinstance(told, list) else []:
         if isinstance(entry, dict) and not entry.get("warning", True):
@@ -114,7 +111,7 @@ def _good_news(source: ReportSource) -> Iterator[str]:
 
 
 def _facts(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
-    """Numbers worth a tile: name, value, note, and whether it is out of its bounds."""
+    """Return tiles: name, value, note, and whether the value is out of bounds."""
     result = source.result
     tasks = "test_tasks" if "test_tasks" in result else "val_tasks"
     wanted: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -136,7 +133,8 @@ def _facts(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
 
 
 def _kind(source: ReportSource) -> str:
-    """The kind of evaluation to count by: sampled where it was made both before and after."""
+    """Return the kind of evaluation to count by: sampled if it was made before and after
+    training."""
     for kind in ("sampled", "greedy"):
         if all(_sides(source, kind)):
             return kind
@@ -149,7 +147,7 @@ def _sides(source: ReportSource, kind: str) -> tuple[Sequence[Transcript], Seque
 
 
 def _phases(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
-    """How long each phase took, as tiles: its name, its time, its share of the whole."""
+    """Return the duration of each phase as tiles: its name, its time, its fraction of the whole."""
     times: object = source.result.get("phases")
     values = cast("JSON", times) if isinstance(times, dict) else {}
     read = {name: finite(value) for name, value in values.items()}
@@ -174,7 +172,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> list[t
 def _commands(
     source: ReportSource, finished: bool, rollouts: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Why, and what to type."""
+    """Return commands with their purposes."""
     path = source.path
     run = shlex.quote(f"runs/{path.name}" if path.parent.name == "runs" else str(path))
     if not finished:
@@ -198,7 +196,7 @@ def _commands(
 
 
 def _headline(source: ReportSource) -> str:
-    """The result in one line."""
+    """Return the result as one line."""
     what, withheld = report_quantities(source)[0], None
     tasks = split_name(source.result)
     for kind in ("sampled", "greedy"):

@@ -1,11 +1,11 @@
 """Word problems in plain English with a calculator and a price list, and their gold calls.
 
-The tasks of `tutelage train word-problems`. A *problem* is of one of seven kinds and is what is
-asked (numbers, items); a template makes a question of it. Training and validation draw from
-`seen.json`, validation from a part of it that training does not have: its names, its items, and for
-every third task its templates. So is the test made with `unseen.json`, whose author had not read
-the other. Numbers are divided into train, val and test by a hash of the problem without its names
-and items. Prices stand in the task alone, so that no price can be answered from memory.
+The tasks of `tutelage train word-problems`. A *problem* is of one of seven kinds and has numbers
+and items; a template makes a question of it. Training and validation draw from `seen.json`,
+validation from a part of it that training does not have: its names, its items, and for every third
+task its templates. The test is made in the same way with `unseen.json`, written independently by
+another author. Numbers are divided into train, val and test by a hash of the problem without its
+names and items. Prices are only in the task, so that no price can be answered from memory.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tutelage.types import Task
 _T = TypeVar("_T")
 
 UNSEEN_EVERY = 3
-"""Of the validation and test tasks, every which one has an unseen template."""
+"""Every UNSEEN_EVERY-th validation and test task has an unseen template."""
 HELD_OUT_EVERY = 5
-"""Of the names, items and templates of `seen.json`, every which one is held out from training."""
+"""Every HELD_OUT_EVERY-th name, item and template of `seen.json` is held out from training."""
 LISTED = 4
-"""Items on the price list of a task."""
+"""Number of items on the price list of a task."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
-    """What questions are made of: names, (singular, plural) of items, and templates by kind."""
+class _Vocabulary:
+    """Parts of questions: names, (singular, plural) of items, and templates by kind."""
 
     names: list[str]
     items: list[tuple[str, str]]
@@ -45,7 +45,7 @@ class _Words:
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """The numbers by placeholder, the expression that gives the answer, and the price if any."""
+    """A problem: numbers by placeholder, the expression of the answer, and an optional price."""
 
     numbers: Mapping[str, int]
     expression: str
@@ -53,53 +53,40 @@ class _Problem:
     price: int | None = None
 
 
-def _share(rng: random.Random) -> _Problem:
-    count, each = rng.randint(11, 40), rng.randint(11, 24)
-    total = count * each
-    return _Problem({"total": total, "count": count}, f"{total}/{count}", each)
-
-
-def _groups(rng: random.Random) -> _Problem:
-    count, each = rng.randint(11, 48), rng.randint(11, 98)
-    return _Problem({"count": count, "each": each}, f"{count}*{each}", count * each)
-
-
-def _exchange(rng: random.Random) -> _Problem:
-    start, gone, more = rng.randint(100, 899), rng.randint(11, 99), rng.randint(11, 99)
-    numbers = {"start": start, "gone": gone, "more": more}
-    return _Problem(numbers, f"{start}-{gone}+{more}", start - gone + more)
-
-
-def _shop(rng: random.Random) -> _Problem:
-    count, price = rng.randint(11, 40), rng.randint(11, 60)
-    return _Problem({"count": count}, f"{count}*{price}", count * price, price)
-
-
-def _bag(rng: random.Random) -> _Problem:
-    count, price, bag = rng.randint(11, 40), rng.randint(11, 60), rng.randint(11, 99)
-    numbers = {"count": count, "bag": bag}
-    return _Problem(numbers, f"{count}*{price}+{bag}", count * price + bag, price)
-
-
-def _pages(rng: random.Random) -> _Problem:
-    count, each, left = rng.randint(10, 18), rng.randint(11, 45), rng.randint(11, 180)
-    total = count * each + left
-    numbers = {"total": total, "each": each, "count": count}
-    return _Problem(numbers, f"{total}-{each}*{count}", left)
-
-
-def _change(rng: random.Random) -> _Problem:
+def _draw_problem(kind: str, rng: random.Random) -> _Problem:
+    """Draw the numbers of a problem of one of `KINDS`."""
+    if kind == "share":
+        count, each = rng.randint(11, 40), rng.randint(11, 24)
+        total = count * each
+        return _Problem({"total": total, "count": count}, f"{total}/{count}", each)
+    if kind == "groups":
+        count, each = rng.randint(11, 48), rng.randint(11, 98)
+        return _Problem({"count": count, "each": each}, f"{count}*{each}", count * each)
+    if kind == "exchange":
+        start, gone, more = rng.randint(100, 899), rng.randint(11, 99), rng.randint(11, 99)
+        numbers = {"start": start, "gone": gone, "more": more}
+        return _Problem(numbers, f"{start}-{gone}+{more}", start - gone + more)
+    if kind == "shop":
+        count, price = rng.randint(11, 40), rng.randint(11, 60)
+        return _Problem({"count": count}, f"{count}*{price}", count * price, price)
+    if kind == "bag":
+        count, price, bag = rng.randint(11, 40), rng.randint(11, 60), rng.randint(11, 99)
+        numbers = {"count": count, "bag": bag}
+        return _Problem(numbers, f"{count}*{price}+{bag}", count * price + bag, price)
+    if kind == "pages":
+        count, each, left = rng.randint(10, 18), rng.randint(11, 45), rng.randint(11, 180)
+        total = count * each + left
+        numbers = {"total": total, "each": each, "count": count}
+        return _Problem(numbers, f"{total}-{each}*{count}", left)
     count, price, left = rng.randint(10, 20), rng.randint(11, 40), rng.randint(11, 180)
     paid = count * price + left
     numbers = {"count": count, "paid": paid}
     return _Problem(numbers, f"{paid}-{count}*{price}", left, price)
 
 
-_DRAWN = (_share, _groups, _exchange, _shop, _bag, _pages, _change)
-_KINDS = {draw.__name__.removeprefix("_"): draw for draw in _DRAWN}
-KINDS = tuple(_KINDS)
-"""What is asked: equal shares, equal groups, less and more, a price, a price and something more,
-what is left after equal parts, and change."""
+KINDS = ("share", "groups", "exchange", "shop", "bag", "pages", "change")
+"""Kinds of problems: equal shares, equal groups, a loss and a gain, a price, a price and another
+amount, the rest after equal parts, and change."""
 LEVELS: Mapping[str, tuple[str, ...]] = {
     "default": ("share", "groups", "shop", "pages"),
     "full": KINDS,
@@ -112,40 +99,41 @@ DEMONSTRATED: Mapping[str, tuple[str, ...]] = {
     "default": tuple(_FEW.split()),
     "full": tuple(_ALL.split()),
 }
-"""The kinds in the order they are demonstrated, by level: what takes a price or a division oftener,
-or reinforcement forgets to look prices up."""
+"""Order of the kinds in demonstrations, by level: prices and divisions are more frequent, since
+reinforcement learning otherwise forgets to look prices up."""
 
 
 def make_word_problems(split: Split, n: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Task]:
-    """Draw `n` tasks of a split, the kinds in turn. The same arguments give the same list, and a
-    shorter list is the beginning of a longer one.
+    """Draw `n` tasks of a split, with alternating kinds. The same arguments give the same list, and
+    a smaller `n` gives a prefix of it.
 
     Fields: `question`, `answer` (a string), `family` (the kind), `template` (`seen` or `unseen`),
-    `calls` (the gold calls as `{"name", "arguments", "result"}`), and `prices` by item where the
-    kind needs them. Raises `ConfigError` for fewer than one task.
+    `calls` (the gold calls as `{"name", "arguments", "result"}`), and `prices` by item if the kind
+    needs them. Raises `ConfigError` for fewer than one task.
     """
     if n < 1:
         raise ConfigError(f"invalid number of tasks {n!r}: must be at least 1")
     tree = SeedTree(seed).child("word problems", split, *(() if kinds == KINDS else kinds))
     # The kinds change with every task and the templates with every round of them, so that each
     # kind has its share of unseen templates.
-    return [_task(split, index, kinds, tree.child(index).python()) for index in range(n)]
+    return [_make_task(split, index, kinds, tree.child(index).python()) for index in range(n)]
 
 
-def _task(split: Split, index: int, kinds: Sequence[str], rng: random.Random) -> Task:
+def _make_task(split: Split, index: int, kinds: Sequence[str], rng: random.Random) -> Task:
+    """Draw the task at an index."""
     turn, place = divmod(index, len(kinds))
     kind, unseen = kinds[place], split != "train" and turn % UNSEEN_EVERY == 0
-    words = _words(split)
-    templates = words.templates if unseen else _words("train").templates
-    problem = _KINDS[kind](rng)
+    words = _load_vocabulary(split)
+    templates = words.templates if unseen else _load_vocabulary("train").templates
+    problem = _draw_problem(kind, rng)
     while split_of(f"{kind}:{problem.expression}") != split:
-        problem = _KINDS[kind](rng)
+        problem = _draw_problem(kind, rng)
     listed = rng.sample(words.items, LISTED)
     item, plural = listed[0]
     question = rng.choice(templates[kind]).format(
         name=rng.choice(words.names), items=plural, **problem.numbers
     )
-    calls = [_call("calculator", problem.answer, expression=problem.expression)]
+    calls = [_gold_call("calculator", problem.answer, expression=problem.expression)]
     fields: dict[str, Any] = {
         "question": question,
         "answer": str(problem.answer),
@@ -154,30 +142,32 @@ def _task(split: Split, index: int, kinds: Sequence[str], rng: random.Random) ->
         "calls": calls,
     }
     if problem.price is not None:
-        calls.insert(0, _call("lookup", problem.price, item=plural))
+        calls.insert(0, _gold_call("lookup", problem.price, item=plural))
         prices = [(name, rng.randint(11, 60)) for name, _ in listed[1:]]
         fields["prices"] = dict(sorted([(item, problem.price), *prices]))
     digest = hashlib.blake2b(question.encode(), digest_size=6).hexdigest()
     return Task(f"{kind}-{index}-{digest}", fields)
 
 
-def _call(name: str, result: int, **arguments: str) -> dict[str, Any]:
+def _gold_call(name: str, result: int, **arguments: str) -> dict[str, Any]:
+    """Return a gold call with its result."""
     return {"name": name, "arguments": arguments, "result": str(result)}
 
 
 @cache
-def _words(split: Split) -> _Words:
+def _load_vocabulary(split: Split) -> _Vocabulary:
+    """Return the vocabulary of a split."""
     name = "unseen.json" if split == "test" else "seen.json"
     read = json.loads(files(__name__).joinpath(name).read_text(encoding="utf-8"))
     items = [(one, many) for one, many in read["items"]]
-    words = _Words(read["names"], items, read["templates"])
+    words = _Vocabulary(read["names"], items, read["templates"])
     if split == "test":
         return words
     held_out = split == "val"
-    templates = {kind: _part(those, held_out) for kind, those in words.templates.items()}
-    return _Words(_part(words.names, held_out), _part(items, held_out), templates)
+    templates = {kind: _select(those, held_out) for kind, those in words.templates.items()}
+    return _Vocabulary(_select(words.names, held_out), _select(items, held_out), templates)
 
 
-def _part(those: Sequence[_T], held_out: bool) -> list[_T]:
-    """What training does not have, or the rest."""
+def _select(those: Sequence[_T], held_out: bool) -> list[_T]:
+    """Return the elements that training lacks, or all others."""
     return [x for i, x in enumerate(those) if (i % HELD_OUT_EVERY == 0) is held_out]

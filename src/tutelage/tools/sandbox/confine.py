@@ -131,10 +131,7 @@ def _become_nobody() -> None:
 
 def restrict(tier: Tier, limits: SandboxLimits, view: FileSystemView, home: str) -> None:
     """Restrict the resources, files and system calls of this process, before it runs code."""
-    single = limits.processes == 1
-    if not single and tier != "namespaces":
-        raise OSError(f"a limit of {limits.processes} processes needs the tier 'namespaces'")
-    _limit_resources(tier, limits, single)
+    _limit_resources(tier, limits)
     if tier == "none":
         return
     _drop_privileges()
@@ -142,13 +139,10 @@ def restrict(tier: Tier, limits: SandboxLimits, view: FileSystemView, home: str)
         readable = [*view.parts, *view.files, *view.package_paths()]
         readable += [*_SYSTEM_FILES, *_DEVICES[1:]]
         _restrict_files(readable, [home, "/dev/null"], listed=view.folders)
-    shared = tier != "namespaces"
-    _install_filter(program(os.getpid(), one_process=single, shared_files=shared))
+    _install_filter(program(os.getpid(), shared_files=tier != "namespaces"))
 
 
-def _limit_resources(tier: Tier, limits: SandboxLimits, single: bool) -> None:
-    # The first process of the namespace is counted too.
-    tasks = TASKS if single else limits.processes + 1
+def _limit_resources(tier: Tier, limits: SandboxLimits) -> None:
     maxima = {
         resource.RLIMIT_AS: limits.memory,
         resource.RLIMIT_FSIZE: limits.disk,
@@ -161,7 +155,7 @@ def _limit_resources(tier: Tier, limits: SandboxLimits, single: bool) -> None:
     if tier == "namespaces":
         # Counted per user namespace. In other tiers it would count all processes of the user, and
         # there the system call filter prevents new processes.
-        maxima[resource.RLIMIT_NPROC] = tasks
+        maxima[resource.RLIMIT_NPROC] = TASKS
     for kind, value in maxima.items():
         _, hard = resource.getrlimit(kind)
         allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -175,7 +169,7 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _checked(result: int, call: str) -> int:
+def _check(result: int, call: str) -> int:
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{call}: {os.strerror(code)}")
@@ -184,7 +178,7 @@ def _checked(result: int, call: str) -> int:
 
 def unshare_namespaces() -> None:
     """Move this process to new namespaces of every kind."""
-    _checked(_libc().unshare(_ALL_NAMESPACES), "unshare")
+    _check(_libc().unshare(_ALL_NAMESPACES), "unshare")
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
@@ -192,7 +186,7 @@ def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> N
     result = _libc().mount(
         source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()
     )
-    _checked(result, f"mount {target}")
+    _check(result, f"mount {target}")
 
 
 def _make_read_only(target: str) -> None:
@@ -201,7 +195,7 @@ def _make_read_only(target: str) -> None:
     result = _libc().syscall(
         _NR_MOUNT_SETATTR, _AT_FDCWD, target.encode(), _AT_RECURSIVE, attributes, len(attributes)
     )
-    _checked(result, f"mount_setattr {target}")
+    _check(result, f"mount_setattr {target}")
 
 
 def _change_root(new: str) -> None:
@@ -209,24 +203,24 @@ def _change_root(new: str) -> None:
     os.chdir(new)
     libc = _libc()
     number = 41 if os.uname().machine == "aarch64" else 155
-    _checked(libc.syscall(number, b".", b"."), "pivot_root")
-    _checked(libc.umount2(b".", _MNT_DETACH), "umount the old root")
+    _check(libc.syscall(number, b".", b"."), "pivot_root")
+    _check(libc.umount2(b".", _MNT_DETACH), "umount the old root")
     os.chdir("/")
 
 
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent ends."""
-    _checked(_libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
+    _check(_libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def adopt_orphans() -> None:
     """Adopt orphaned descendant processes."""
-    _checked(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
+    _check(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
 def hide_from_debuggers() -> None:
     """Protect this process from debuggers of the same user."""
-    _checked(_libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
+    _check(_libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def _drop_privileges() -> None:
@@ -236,8 +230,8 @@ def _drop_privileges() -> None:
         if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # past the last capability of this kernel, or not permitted
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
-    _checked(libc.capset(header, bytes(24)), "capset")
-    _checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
+    _check(libc.capset(header, bytes(24)), "capset")
+    _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
 
 
 def _install_filter(program: bytes) -> None:
@@ -245,7 +239,7 @@ def _install_filter(program: bytes) -> None:
     instructions = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(instructions))
     result = _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0)
-    _checked(result, "PR_SET_SECCOMP")
+    _check(result, "PR_SET_SECCOMP")
 
 
 def _restrict_files(
@@ -265,14 +259,14 @@ def _restrict_files(
     if version >= 6:  # also no TCP, no abstract sockets and no signals to processes outside
         attributes = struct.pack("=QQQ", rights, 3, 3)
     libc = _libc()
-    number = _checked(
+    number = _check(
         libc.syscall(_NR_LANDLOCK_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset"
     )
     values = ((_READ_RIGHTS, readable), (rights, writable), (_LIST_RIGHT, listed))
     for allowed, paths in values:
         for path in paths:
             _allow_below(libc, number, path, allowed)
-    _checked(libc.syscall(_NR_LANDLOCK_RESTRICT, number, 0), "landlock_restrict_self")
+    _check(libc.syscall(_NR_LANDLOCK_RESTRICT, number, 0), "landlock_restrict_self")
     os.close(number)
 
 
@@ -285,6 +279,6 @@ def _allow_below(libc: ctypes.CDLL, ruleset: int, path: str, allowed: int) -> No
         if not os.path.isdir(path):
             allowed &= 1 | 2 | 4 | 1 << 14
         rule = struct.pack("=Qi", allowed, opened)
-        _checked(libc.syscall(_NR_LANDLOCK_ADD, ruleset, 1, rule, 0), f"landlock_add_rule {path}")
+        _check(libc.syscall(_NR_LANDLOCK_ADD, ruleset, 1, rule, 0), f"landlock_add_rule {path}")
     finally:
         os.close(opened)

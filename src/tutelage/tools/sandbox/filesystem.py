@@ -8,6 +8,7 @@ system or access rules from these paths; see also `docs/sandbox.md`.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
@@ -21,7 +22,6 @@ _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _LIBRARIES = ("/lib/*-linux-*", "/usr/lib/*-linux-*", "/lib64", "/usr/lib64")
 _FALLBACK_LIBRARIES = ("/lib", "/usr/lib")
 _SHARED_DATA = ("/usr/share/zoneinfo",)
-_PROGRAMS = ("/bin", "/usr/bin")
 _SYSTEM_PREFIXES = ("/usr", "/usr/local")
 
 
@@ -71,14 +71,12 @@ def _find_modules(names: Iterable[str], places: Sequence[str]) -> dict[str, str]
     return values
 
 
-def filesystem_view(
-    packages: Iterable[str], places: Sequence[str], *, programs: bool
-) -> FileSystemView:
+@functools.cache
+def filesystem_view(packages: tuple[str, ...], places: tuple[str, ...]) -> FileSystemView:
     """Return the readable paths of a sandbox with this interpreter.
 
     They are the standard library and the `packages` that are installed in one of `places`. The
-    interpreter must run without `site`. `programs` adds the system's programs, for sandboxes that
-    may start processes.
+    interpreter must run without `site`.
     """
     paths = [path for path in sys.path if os.path.isdir(path)]
     paths += [os.path.realpath(path) for path in paths]
@@ -89,20 +87,14 @@ def filesystem_view(
     else:
         files += glob(os.path.join(sys.base_prefix, "lib", "lib*.so*"))
     paths += [path for path in _SHARED_DATA if os.path.isdir(path)]
-    if programs:
-        paths += [path for path in _PROGRAMS if not os.path.islink(path)]
-        files.append(os.path.realpath(sys.executable))
-    folders = _outermost(paths)
+    folders = _outermost_paths(paths)
     modules = _find_modules(packages, places)
-    hidden = [h for f in folders for name in _PACKAGE_FOLDERS for h in _hidden_names(f, name)]
-    parts = [part for folder in folders for part in _parts(folder, hidden)]
+    patterns = [f"{f}{deep}/{n}" for f in folders for n in _PACKAGE_FOLDERS for deep in ("", "/*")]
+    hidden = [path for pattern in patterns for path in glob(pattern)]
+    parts = [part for folder in folders for part in _split_hidden(folder, hidden)]
     return FileSystemView(
-        tuple(folders), tuple(hidden), tuple(parts), tuple(_outermost(files)), modules
+        tuple(folders), tuple(hidden), tuple(parts), tuple(_outermost_paths(files)), modules
     )
-
-
-def _hidden_names(folder: str, name: str) -> list[str]:
-    return [*glob(f"{folder}/{name}"), *glob(f"{folder}/*/{name}")]
 
 
 def _libraries() -> list[str]:
@@ -112,7 +104,7 @@ def _libraries() -> list[str]:
     return [path for path in names if os.path.isdir(path)]
 
 
-def _outermost(paths: Iterable[str]) -> list[str]:
+def _outermost_paths(paths: Iterable[str]) -> list[str]:
     outermost: list[str] = []
     for path in sorted({os.path.abspath(path) for path in paths}):
         inside = any(path == k or path.startswith(k.rstrip("/") + "/") for k in outermost)
@@ -121,7 +113,7 @@ def _outermost(paths: Iterable[str]) -> list[str]:
     return outermost
 
 
-def _parts(folder: str, hidden: Sequence[str]) -> list[str]:
+def _split_hidden(folder: str, hidden: Sequence[str]) -> list[str]:
     if folder in hidden:
         return []
     if not any(path.startswith(folder + "/") for path in hidden):
@@ -131,7 +123,7 @@ def _parts(folder: str, hidden: Sequence[str]) -> list[str]:
         path = os.path.join(folder, name)
         # Skip links that lead out of the folder, since they would open their target.
         if not os.path.islink(path) or os.path.realpath(path).startswith(folder + "/"):
-            names += _parts(path, hidden)
+            names += _split_hidden(path, hidden)
     return names
 
 

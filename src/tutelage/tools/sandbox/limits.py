@@ -36,8 +36,6 @@ class SandboxLimits:
     """Bytes of address space per process."""
     disk: int = 32 * MIB
     """Bytes of all files together, and of each file."""
-    processes: int = 1
-    """Concurrent processes; more than one requires the tier `namespaces`."""
     output: int = 4000
     """Characters of output kept per execution, from its beginning and end."""
     packages: tuple[str, ...] = PACKAGES

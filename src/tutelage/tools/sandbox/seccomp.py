@@ -16,6 +16,7 @@ import struct
 _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "socket": (41, 198),
     # other processes
+    "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "kcmp": (312, 272), "pidfd_send_signal": (424, 424), "pidfd_open": (434, 434),
     "pidfd_getfd": (438, 438), "process_madvise": (440, 440), "process_mrelease": (448, 448),
@@ -43,9 +44,6 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     # memory outside the limit of the address space
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194),
     "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180),
-}  # fmt: skip
-_PROGRAMS: dict[str, tuple[int | None, int | None]] = {
-    "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
 }  # fmt: skip
 # Operations that Landlock does not control: a file's mode, owner, times and attributes (which can
 # hold text), truncation by name before version 3, file notifications, sockets in the file system,
@@ -87,10 +85,10 @@ _NR, _ARCH, _ARGUMENTS = 0, 4, 16
 _X32 = 0x40000000
 
 
-def program(own_pid: int, *, one_process: bool, shared_files: bool = False) -> bytes:
-    """Build the BPF system call filter of a process.
+def program(own_pid: int, *, shared_files: bool = False) -> bytes:
+    """Build the BPF system call filter of a process, which forbids starting other processes.
 
-    `one_process` forbids starting other processes. `shared_files` is for a process that sees the
+    `shared_files` is for a process that sees the
     host's file system: it forbids changing mode, owner, times and attributes of files, reading
     links, and connecting to sockets by name. Signals and limits are allowed for `own_pid` only.
     Raises `OSError` on an unsupported architecture.
@@ -102,22 +100,19 @@ def program(own_pid: int, *, one_process: bool, shared_files: bool = False) -> b
     refuse = _step(_RETURN, _ERRNO | errno.EPERM)
     code = [_step(_LOAD, _ARCH), _step(_EQUAL, audit, 1, 0), _step(_RETURN, _KILL_PROCESS)]
     code += [_step(_LOAD, _NR), _step(_GREATER_EQUAL, _X32, 0, 1), refuse]
-    table = _REFUSED | (_PROGRAMS if one_process else {}) | (_ATTRIBUTES if shared_files else {})
+    table = _REFUSED | (_ATTRIBUTES if shared_files else {})
     for numbers in table.values():
         number = numbers[cpu]
         if number is not None:
             code += [_step(_EQUAL, number, 0, 1), refuse]
     # After ENOSYS the C library falls back to clone, whose flags a filter can check.
     code += [_step(_EQUAL, _CLONE3[cpu], 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
-    thread_only = [_step(_ANY_BIT, _CLONE_THREAD, 1, 0), refuse] if one_process else []
+    thread_only = [_step(_ANY_BIT, _CLONE_THREAD, 1, 0), refuse]
     code += _guard(_CLONE[cpu], 0, [*thread_only, _step(_ANY_BIT, _NEW_NAMESPACES, 0, 1), refuse])
+    own_only = [_step(_EQUAL, own_pid, 1, 0), refuse]
     for number in (_KILL[cpu], _TGKILL[cpu]):
-        # Sandboxes with several processes have a PID namespace, so signals are allowed there.
-        if one_process:
-            code += _guard(number, 0, [_step(_EQUAL, own_pid, 1, 0), refuse])
-    if one_process:
-        own = [_step(_EQUAL, 0, 2, 0), _step(_EQUAL, own_pid, 1, 0), refuse]
-        code += _guard(_PRLIMIT[cpu], 0, own)
+        code += _guard(number, 0, own_only)
+    code += _guard(_PRLIMIT[cpu], 0, [_step(_EQUAL, 0, 2, 0), *own_only])
     for number, values in ((_FCNTL[cpu], _FCNTL_SIGNALS), (_IOCTL[cpu], _IOCTL_REFUSED)):
         tests = [step for value in values for step in (_step(_EQUAL, value, 0, 1), refuse)]
         code += _guard(number, 1, tests)

@@ -89,7 +89,7 @@ def main(control: int, base: str, places: Sequence[str]) -> NoReturn:
         count += 1
         request = json.loads(body)
         limits = SandboxLimits(**request["limits"])
-        view = _view(tuple(limits.packages), tuple(places), limits.processes > 1)
+        view = filesystem_view(tuple(limits.packages), tuple(places))
         if os.fork() == 0:
             line.close()
             watch = functools.partial(_watch, request, fds, base, root, view, count)
@@ -110,11 +110,6 @@ def _load_library() -> None:
     sys.executable = os.path.realpath(sys.executable)  # sandboxes cannot see a virtual environment
     site.setquit()
     site.sethelper()
-
-
-@functools.cache
-def _view(packages: tuple[str, ...], places: tuple[str, ...], programs: bool) -> FileSystemView:
-    return filesystem_view(packages, places, programs=programs)
 
 
 def _die_on_error(work: Callable[[], None], channel: int) -> NoReturn:

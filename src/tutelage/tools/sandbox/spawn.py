@@ -53,7 +53,7 @@ class _Server:
         )
         remote.close()
         self._process = process
-        weakref.finalize(self, _end, line, process, self._base)
+        weakref.finalize(self, _end_server, line, process, self._base)
         line.settimeout(OPEN_SECONDS)
         greeting = b""
         with contextlib.suppress(OSError):
@@ -75,7 +75,7 @@ class _Server:
             socket.send_fds(self._line, [json.dumps(request).encode()], [e.fileno() for e in ends])
 
 
-def _end(line: socket.socket, process: subprocess.Popen[bytes], base: str) -> None:
+def _end_server(line: socket.socket, process: subprocess.Popen[bytes], base: str) -> None:
     line.close()
     if process.stderr is not None:
         process.stderr.close()

@@ -53,13 +53,13 @@ class Interpreter:
         try:
             if request.get("op") == "value":
                 value = eval(compile(source, name, "eval"), self._names)
-                reply["value"] = _literal(value)
+                reply["value"] = _format_literal(value)
             else:
                 self._run(source, name, show=request.get("op") == "cell")
         except BaseException as error:
             reply["error"] = type(error).__name__
             message = _truncate(_format_traceback(error, name), self._limit)
-        reply["output"] = self._collect(out) + message
+        reply["output"] = self._read_output(out) + message
         return reply
 
     def _run(self, source: str, name: str, *, show: bool) -> None:
@@ -72,7 +72,7 @@ class Interpreter:
             if value is not None:
                 sys.stdout.write(f"{value!r}\n")
 
-    def _collect(self, out: io.TextIOBase) -> str:
+    def _read_output(self, out: io.TextIOBase) -> str:
         """Return the output since the last call: its beginning, the count of bytes cut, its end."""
         # Output above the file size limit is lost; the code received the error.
         with contextlib.suppress(OSError, ValueError):
@@ -98,7 +98,7 @@ def _truncate(text: str, limit: int) -> str:
     return f"{text[:half]}\n[{len(text) - 2 * half} characters cut]\n{text[-half:]}"
 
 
-def _literal(value: object, depth: int = 0) -> str | None:
+def _format_literal(value: object, depth: int = 0) -> str | None:
     """Format plain data as a Python literal, or return None for other types and subclasses."""
     kind = type(value)
     if kind is float and value in (float("inf"), -float("inf")):
@@ -110,13 +110,13 @@ def _literal(value: object, depth: int = 0) -> str | None:
         return None
     if kind is dict:
         pairs = [
-            (_literal(k, depth + 1), _literal(v, depth + 1))
+            (_format_literal(k, depth + 1), _format_literal(v, depth + 1))
             for k, v in value.items()  # pyright: ignore[reportAttributeAccessIssue]
         ]
         parts = [None if k is None or v is None else f"{k}: {v}" for k, v in pairs]
         return _join_parts("{", parts, "}")
     if kind in (list, tuple, set, frozenset):
-        items = [_literal(v, depth + 1) for v in value]  # pyright: ignore[reportGeneralTypeIssues]
+        items = [_format_literal(v, depth + 1) for v in value]  # pyright: ignore[reportGeneralTypeIssues]
         if kind is list:
             return _join_parts("[", items, "]")
         if kind is tuple:

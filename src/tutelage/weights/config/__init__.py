@@ -1,7 +1,7 @@
-"""From a recipe, flags, overrides and a file to the checked configuration of a training.
+"""Resolve a recipe, flags, overrides and a file to the checked configuration of a training.
 
-`resolve` is the entry point. The keys themselves stand in `config/`, because a reader of a
-run reads them; presets, what follows from a value and what may not be asked for are here.
+`resolve` is the entry point. The keys are in `tutelage/config`, since readers of runs need them;
+presets, derived values and checks are here.
 """
 
 from tutelage.weights.config.resolve import resolve

@@ -1,10 +1,10 @@
-"""What a configuration may not ask for, found before any model loads.
+"""Validate a configuration before any model loads.
 
-Each function yields findings about one subject: key, reason, and the way out unless it is the key's
-default; `find_problems` runs them all. Keys of parts that the package does not have yet are refused
-here, never ignored. Whether a device exists is a fact in `Machine`: nothing is detected here; what
-an estimator, a loss or an agent type cannot work with, it declares (`extensions.py`). Values that
-are fine but have no effect are not refused but listed, with the reasons of `unused.py`.
+Each function yields problems of one subject: key, reason, and the fix unless it is the key's
+default; `find_problems` runs them all. Keys of features that the package does not have yet are
+refused here. Whether a device exists is a field of `Machine`: nothing is detected here. Estimators,
+losses and agent types declare their requirements (`extensions.py`). Valid values without an effect
+are listed, with the reasons of `unused.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tutelage.agents.builtin import AGENTS
-from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
+from tutelage.algorithms.extensions import ESTIMATOR, ESTIMATORS, LOSS, LOSSES
 from tutelage.config.facts import Machine
 from tutelage.config.issues import ConfigIssue
 from tutelage.config.keys import defaults, get, metadata
@@ -23,14 +23,12 @@ from tutelage.config.unused import UnusedRule
 from tutelage.platforms import platform_support
 from tutelage.weights.config.extensions import (
     CONTROL,
-    ESTIMATOR,
-    LOSS,
     NO_ESTIMATOR,
     unknown_names,
 )
 
 Finding = tuple[str, str] | tuple[str, str, str]
-"""Key, reason, way out."""
+"""Key, reason, and how to fix it."""
 CPU_FIX = "trainer.device=cpu trains on the CPU and lists this key as unused."
 THRESHOLD = "async_training.staleness_threshold"
 _AHEAD: Mapping[str, tuple[Any, str, str]] = {
@@ -45,8 +43,10 @@ _AHEAD: Mapping[str, tuple[Any, str, str]] = {
 def find_problems(
     config: RunConfig, machine: Machine, *, own_agent: bool = False
 ) -> Iterator[ConfigIssue]:
-    """Every reason not to start this run, in the order in which a reader would ask. `own_agent`
-    says that a user's agent plays, and not a built-in one."""
+    """Yield all reasons to refuse a configuration, the most basic ones first.
+
+    `own_agent` is True if a user's agent plays instead of a built-in one.
+    """
     yield from unknown_names(config)
     findings = [*_devices(config, machine), *_sampler(config, machine), *_run(config)]
     if config.algorithm.name == "rl":
@@ -66,7 +66,8 @@ def unused_keys(
     *,
     own_agent: bool = False,
 ) -> dict[str, str]:
-    """The keys among `set_keys` that have no effect on this run, each with its first reason."""
+    """Yield the keys among `set_keys` that have no effect on this run, each with the first
+    reason."""
     on_cpu = machine.device_of(config) == "cpu"
     readers: dict[str, list[str]] = {}  # of what another estimator or loss reads
     for key, registry in ((ESTIMATOR, ESTIMATORS), (LOSS, LOSSES)):
@@ -90,7 +91,7 @@ def unused_keys(
 
 
 def _devices(config: RunConfig, machine: Machine) -> Iterator[Finding]:
-    """GPUs, nodes and ranks that are not there, or that nothing here can use together."""
+    """Yield problems of GPUs, nodes and ranks: missing ones, and unsupported combinations."""
     device, there, nodes = config.trainer.device, machine.cuda_devices, "trainer.nnodes"
     gpu, placed = machine.device_of(config) == "cuda", machine.placed_ranks(config) > 1
     if device == "mps":
@@ -131,7 +132,7 @@ def _devices(config: RunConfig, machine: Machine) -> Iterator[Finding]:
 
 
 def _sampler(config: RunConfig, machine: Machine) -> Iterator[Finding]:
-    """What samples: an endpoint, or vLLM with its servers and transports."""
+    """Yield problems of the sampler: an endpoint, or vLLM with its servers and transports."""
     rollout, native = config.rollout, "or rollout.name=native."
     if rollout.name == "openai":
         yield (
@@ -153,7 +154,7 @@ def _sampler(config: RunConfig, machine: Machine) -> Iterator[Finding]:
 
 
 def _run(config: RunConfig) -> Iterator[Finding]:
-    """What a recipe needs: data, a reward, an end."""
+    """Yield problems of a recipe's needs: data, a reward, an end."""
     trainer, recipe, data = config.trainer, config.recipe, config.data
     acts, own = config.environment.name is not None, recipe in ("sft", "rl")
     agent = AGENTS.load_or_none(config.agent.agent_type)
@@ -194,7 +195,7 @@ def _run(config: RunConfig) -> Iterator[Finding]:
 
 
 def _learning(config: RunConfig) -> Iterator[Finding]:
-    """What an estimator, a loss, a KL and a control cannot learn from."""
+    """Yield problems of estimators, losses, KL and control."""
     name, chains = config.algorithm.adv_estimator, config.agent.num_chains
     loss = LOSSES.load_or_none(config.actor.policy_loss.loss_mode)
     for option, reason, fix in loss.impossible(dict(config.actor.policy_loss)) if loss else ():
@@ -204,6 +205,9 @@ def _learning(config: RunConfig) -> Iterator[Finding]:
         key = "reward_model.overlong_buffer.len"
         message = f"expected a number of tokens from 1 to the response length, {room}"
         yield key, message, f"Use {key}={max(1, room // 5)}, or another rollout.response_length."
+    if config.algorithm.mask_truncated and config.algorithm.bootstrap_truncated:
+        message = "algorithm.mask_truncated=true excludes the rollouts that it applies to"
+        yield "algorithm.bootstrap_truncated", message, "Keep one of them."
     if config.rollout.temperature <= 0:
         message = "greedy rollouts of a task are all equal, so there is nothing to learn from"
         yield "rollout.temperature", message
@@ -237,7 +241,7 @@ def _learning(config: RunConfig) -> Iterator[Finding]:
 
 
 def _ahead(config: RunConfig, machine: Machine, own_agent: bool) -> Iterator[Finding]:
-    """What rollouts that are played ahead of their step cannot go with (`asynchronous.py`)."""
+    """Yield problems of asynchronous training (`asynchronous.py`)."""
     if not config.async_training.staleness_threshold:
         return
     ranks = machine.nodes * machine.ranks > 1 or machine.placed_ranks(config) > 1

@@ -1,19 +1,16 @@
-"""The values that a recipe starts from, where they differ from the schema's defaults.
+"""The default values of recipes, as far as they differ from the schema's.
 
 This is the table to tune. A preset is a recipe with, for the embedded job, a level and an
 algorithm; later layers of it win. Users' flags and overrides win over all of it (`resolve.py`).
-The keys of a method of the literature (`--algorithm ppo`) is here as well.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config.issues import ConfigIssue
 from tutelage.environments.start import TEST_TASKS, TURNS
 from tutelage.resources import SHIPPED
-from tutelage.weights.config.extensions import ESTIMATOR, LOSS
 
 REWARDED: dict[str, Any] = {
     "actor.use_kl_loss": False,
@@ -22,7 +19,7 @@ REWARDED: dict[str, Any] = {
     "actor.optim.lr_scheduler_type": "linear",
     "trainer.save_freq": 10,
 }
-"""What recipes of the package's own tasks have in common."""
+"""Values that all recipes with built-in tasks share."""
 # The embedded job: tool use on arithmetic, on a laptop CPU, in minutes.
 MATH: dict[str, Any] = REWARDED | {
     "algorithm.adv_estimator": "grpo",
@@ -93,7 +90,7 @@ MATH_LEVELS: dict[str, dict[str, Any]] = {
 RL: dict[str, Any] = {"trainer.total_epochs": 1}
 
 OWN_MODEL: dict[str, Any] = {"actor.optim.warmup_steps": 5}
-"""What reinforcement learning of a user's model starts from: AdamW knows the size of the
+"""Values for reinforcement learning of a user's model. AdamW knows the size of the
 gradients only after a few steps, and its first ones at the full rate can destroy what was
 pretrained. The embedded policy keeps the rate that its preset was measured with."""
 
@@ -162,35 +159,14 @@ WORK: dict[str, tuple[float, float, float, float, float]] = {
     "math": (0.25, 0.33, 0.15, 4.4, 0.6),
     "word-problems": (2.5, 0.32, 0.35, 1.3, 1.2),
 }
-"""What a demonstration, a rollout and learning from it were seen to take on a CPU, in forward
-passes of the policy over 2 x 128 tokens; then what a rollout of a measurement, whose samples depend
-on no other, takes in rollouts of training, and the mean step of reinforcement in its first one. The
-time of a run is estimated by these."""
+"""Measured cost by recipe, from which the time of a run is estimated. In forward passes over 2 x
+128 tokens on a CPU: a demonstration, a rollout, and the update on it. Then the cost of a rollout of
+a measurement relative to one of training, and of a mean step relative to the first."""
 UNKNOWN = (0.0, 0.0, 0.0, 2.0, 1.0)
-"""The same of another recipe, as far as a measured step needs it."""
+"""Cost of a recipe that is not in `WORK`, for estimates after a measured step."""
 
 RECIPES = {"math": "", "word-problems": "", "rl": "rewards", "sft": "demonstrations"}
-"""Recipes, and what those without tasks of their own learn from."""
-
-METHODS: dict[str, dict[str, Any]] = {
-    "ppo": {ESTIMATOR: "gae"},
-    **{name: {ESTIMATOR: "grpo", LOSS: name} for name in LOSSES if name != "vanilla"},
-    **{name: {ESTIMATOR: name} for name in ESTIMATORS},
-    "gpg": {ESTIMATOR: "gpg", LOSS: "gpg"},
-    "dr_grpo": {ESTIMATOR: "grpo", "algorithm.norm_adv_by_std_in_grpo": False},
-    "dapo": {ESTIMATOR: "grpo"},
-}
-"""Methods by the name that `algorithm` and `--algorithm` take, with the keys that define each: a
-user's key that says otherwise is refused."""
-METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
-    "dr_grpo": {"actor.loss_agg_mode": "seq-mean-token-sum-norm", "actor.use_kl_loss": False},
-    "dapo": {
-        "actor.clip_ratio_high": 0.28,
-        "actor.use_kl_loss": False,
-        "algorithm.filter_groups.enable": True,
-    },
-}
-"""Further keys of a method, which users' keys win over."""
+"""Recipes, and the inputs that recipes without built-in tasks need."""
 
 
 def recipe_preset(
@@ -203,12 +179,12 @@ def recipe_preset(
     own_start: bool = False,
     environment: bool = False,
 ) -> tuple[str, dict[str, Any]]:
-    """The name of a preset and its values by key; `own_model` when `model.path` is given,
-    `own_tasks` when `data.train_files` is, `own_start` when keys of the cold start or of new
-    weights are: without these the embedded job begins with the shipped policy. `environment` when
-    `environment.name` is given.
+    """Return the name of a recipe's preset and its values by key.
 
-    Raises `ConfigIssue` when the recipe has no such level or algorithm.
+    `own_model` is True if `model.path` is set, `own_tasks` if `data.train_files` is, `own_start` if
+    a key of the cold start or of new weights is; without them the embedded job starts from the
+    shipped policy. `environment` is True if `environment.name` is set. Raises `ConfigIssue` if the
+    recipe has no such level or algorithm.
     """
     levels = {"math": MATH_LEVELS, "word-problems": WORD_PROBLEMS_LEVELS}.get(recipe, {level: {}})
     if level not in levels:

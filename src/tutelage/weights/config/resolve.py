@@ -1,14 +1,14 @@
-"""From a recipe, flags, overrides and a file to one checked configuration.
+"""Resolve a recipe, flags, overrides and a file to one checked configuration.
 
-Layers, each winning over the one before: the schema's defaults, the recipe's preset, a file, and
-the command line (flags and overrides together). Inside one layer two spellings of a key must agree;
-nothing wins by standing later. Then what follows from the values is derived, everything is checked
-before any model loads, and what has no effect is listed. The result is a `Resolved`.
+There are four layers, each of which overrides the one before: the schema's defaults, the recipe's
+preset, a file, and the command line (flags and overrides together). Two spellings of a key in one
+layer must agree, whatever their order. Then values are derived, everything is checked before any
+model loads, and keys without an effect are listed. The result is a `Resolved`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -16,12 +16,28 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
-from tutelage.config.aliases import canonical, spellings
+from tutelage.algorithms.extensions import (
+    ESTIMATOR,
+    ESTIMATORS,
+    LOSS,
+    LOSSES,
+    METHOD_DEFAULTS,
+    METHODS,
+)
+from tutelage.config.aliases import canonical_key, spellings
 from tutelage.config.facts import Machine
 from tutelage.config.fields import plain
 from tutelage.config.issues import ConfigIssue, raise_issues
-from tutelage.config.keys import NO_NAMES, Names, defaults, flatten, get, leaf_fields, misfit, nest
+from tutelage.config.keys import (
+    NO_NAMES,
+    Names,
+    defaults,
+    flatten,
+    get,
+    leaf_fields,
+    nest,
+    value_issue,
+)
 from tutelage.config.overrides import Override, parse_overrides, read_keys
 from tutelage.config.resolved import Resolved
 from tutelage.config.rl import MICRO_BATCH, TOKENS_ON_GPU
@@ -29,19 +45,17 @@ from tutelage.config.schema import RunConfig
 from tutelage.errors import ConfigError, counted
 from tutelage.resources import SHIPPED
 from tutelage.weights.config.checks import find_problems, unused_keys
-from tutelage.weights.config.extensions import ESTIMATOR, LOSS, registered_names
+from tutelage.weights.config.extensions import registered_names
 from tutelage.weights.config.presets import (
     DEMONSTRATIONS,
     DEMONSTRATIONS_EMBEDDED,
-    METHOD_DEFAULTS,
-    METHODS,
     RECIPES,
     recipe_preset,
 )
 
 ALGORITHM = "algorithm.name"
-WARMUP, CHECKPOINTS = "actor.optim.warmup_steps", "trainer.max_actor_ckpt_to_keep"
-"""Keys whose notes are part of a run's plan."""
+CHECKPOINTS = "trainer.max_actor_ckpt_to_keep"
+"""The key whose note is part of a run's plan."""
 _NO_GRADIENT = (
     "has an expected gradient of zero as a loss, so it does not keep the policy near the "
     "reference; use low_var_kl or kl+"
@@ -73,11 +87,11 @@ def resolve(
     file: Path | None = None,
     own_agent: bool = False,
 ) -> Resolved:
-    """The configuration of `tutelage train RECIPE`, checked.
+    """Return the checked configuration of `tutelage train RECIPE`.
 
     `flags` maps any spelling of a key to its value; None means that the flag is absent. `file` is a
     JSON or TOML file of keys, nested or dotted. With `own_agent` a Python agent plays instead of a
-    built-in one. Raises `ConfigError` with every finding and `MissingExtraError` when there are
+    built-in one. Raises `ConfigError` with all problems, and `MissingExtraError` if there are
     overrides and their parser is not installed.
     """
     if recipe not in RECIPES:
@@ -106,7 +120,7 @@ def resolve(
         kept.pop("trainer.test_tasks", None)
     settings = kept | users
     derived: Layer = {}
-    warnings = [*_settle_engine(users, derived, machine)]
+    warnings = _settle_engine(users, derived, machine)
     if _value(settings, "actor.use_kl_loss") and not _supervised(settings):
         kind = _value(settings, "actor.kl_loss_type")
         warnings += [f"actor.kl_loss_type={kind!r} {_NO_GRADIENT}"] * (kind in ("kl", "k1"))
@@ -127,14 +141,17 @@ def resolve(
 
 
 def _method_of(spelling: str, value: Any) -> str | None:
-    """The method that `algorithm=NAME` names, None for every other key and value."""
+    """Return the method that `algorithm=NAME` names, or None for any other key and value."""
     named = spelling == ALGORITHM or spelling in spellings(ALGORITHM)
     return value if named and isinstance(value, str) and value in METHODS else None
 
 
 def _layer(given: Iterable[_Given], first: _Set) -> Layer:
-    """Canonical keys and typed values, a method's name replaced by the keys that define it; refuses
-    unknown keys, misfits and disagreeing spellings."""
+    """Return the values of a layer by key, in their types, with a method's keys in place of its
+    name.
+
+    Raises an error for unknown keys, invalid values and contradicting spellings.
+    """
     layer: Layer = {first.key: first}
     problems: list[ConfigIssue] = []
     names = registered_names()
@@ -147,7 +164,7 @@ def _layer(given: Iterable[_Given], first: _Set) -> Layer:
         # An origin shows the user's own spelling: a flag already does.
         origin = source if source.startswith("flag ") else f"{source} {spelling}"
         try:
-            key = canonical(spelling, value)
+            key = canonical_key(spelling, value)
             fit = _typed(key, value, names)
         except ConfigIssue as problem:
             problems.append(problem.located(source if problem.key == spelling else origin))
@@ -164,7 +181,7 @@ def _layer(given: Iterable[_Given], first: _Set) -> Layer:
 
 
 def _preset_layer(recipe: str, users: Layer) -> Layer:
-    """The values that the recipe starts from, by the model, the tasks and the demonstrations."""
+    """Return the recipe's default values, chosen by model, tasks and demonstrations."""
     algorithm = "sft" if recipe == "sft" and ALGORITHM not in users else _value(users, ALGORITHM)
     own, shown = _value(users, "model.path") not in (None, SHIPPED), "data.demonstrations" in users
     made = ("model.size", "model.layout") if shown else ("sft.", "model.size", "model.layout")
@@ -187,25 +204,28 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
     return {key: _Set(key, _typed(key, v), f"preset {name}", key) for key, v in values.items()}
 
 
-def _settle_engine(users: Layer, derived: Layer, machine: Machine) -> Iterator[str]:
-    """Take the native engine in place of a vLLM that is not there; yields a warning."""
+def _settle_engine(users: Layer, derived: Layer, machine: Machine) -> list[str]:
+    """Log the native engine in place of a vLLM that is not there; return a warning then."""
     key, places = "rollout.name", ("rollout.servers", "rollout.vllm_python")
     there = machine.vllm or any(_value(users, place) for place in places)
-    if _value(users, key) == "vllm" and not there:
-        wanted = users[key]
-        derived[key] = _Set(key, "native", f"{wanted.origin} ({key}=vllm)", key)
-        yield (
-            f"{wanted.spelling}=vllm: vLLM is not available, so the native engine is used; set "
-            "rollout.servers, or rollout.vllm_python, the Python interpreter of an environment "
-            "with vLLM"
-        )
+    if there or _value(users, key) != "vllm":
+        return []
+    wanted = users[key]
+    derived[key] = _Set(key, "native", f"{wanted.origin} ({key}=vllm)", key)
+    return [
+        f"{wanted.spelling}=vllm: vLLM is not available, so the native engine is used; set "
+        "rollout.servers, or rollout.vllm_python, the Python of an environment with vLLM"
+    ]
 
 
 def _settle_device(settings: Layer, users: Layer, machine: Machine, derived: Layer) -> None:
-    """Set the GPUs of a run that names no number: one, if there is any, and tokens that keep it
-    busy. A preset's bfloat16 yields to float32 on a CPU: word problems lost a kind of task in it.
-    Where the run computes in it, sampler and trainer differ by rounding: corrected unless a key
-    says how; so are rollouts that are played ahead, which are sampled freely."""
+    """Choose the GPUs of a run that sets no number: one if there is any, with a larger token
+    budget.
+
+    On a CPU a preset's bfloat16 becomes float32, since word problems failed to learn a kind of task
+    in it. Where sampler and trainer differ, by bfloat16 or in asynchronous training, a correction
+    is turned on unless a key sets it.
+    """
 
     def derive(key: str, value: Any, source: str) -> None:
         derived[key] = _Set(key, value, f"derived from {source}", key)
@@ -232,8 +252,10 @@ def _settle_device(settings: Layer, users: Layer, machine: Machine, derived: Lay
 
 
 def _derive_learning(settings: Layer, from_preset: Layer, users: Layer, derived: Layer) -> Layer:
-    """What the estimator and the loss take where nobody chose, into `derived`; returns the
-    settings without the preset's choices that were made for another one."""
+    """Add the default values of estimator and loss to `derived`.
+
+    Returns the settings without the preset's values that were meant for another estimator.
+    """
     out = dict(settings)
     for key, registry in ((ESTIMATOR, ESTIMATORS), (LOSS, LOSSES)):
         made_for, name = _value(from_preset, key), _value(settings, key)
@@ -256,21 +278,17 @@ def _supervised(settings: Layer) -> bool:
 
 
 def _value(layer: Layer, key: str) -> Any:
-    """The value of a key in a layer, its default where the layer has none."""
+    """Return the value of a key in a layer, or its default."""
     return layer[key].value if key in layer else defaults()[key]
 
 
 def _notes(config: RunConfig) -> dict[str, str]:
     """What follows from the values and a reader would otherwise have to work out."""
-    trainer, optim = config.trainer, config.actor.optim
-    notes: dict[str, str] = {}
-    if optim.warmup_steps:
-        notes[WARMUP] = f"{optim.lr:g} after a warm-up (optimizer steps: {optim.warmup_steps})"
+    trainer = config.trainer
     every, keep = f"every {trainer.save_freq} steps and ", trainer.max_actor_ckpt_to_keep
     kept = "all" if keep is None else f"the last {keep} and the best in validation"
-    notes[CHECKPOINTS] = (
-        f"checkpoints {every * (trainer.save_freq > 0)}after the last step; {kept} are kept"
-    )
+    every *= trainer.save_freq > 0
+    notes = {CHECKPOINTS: f"checkpoints {every}after the last step; {kept} are kept"}
     if config.algorithm.name == "rl":
         updates = config.updates_per_batch
         later = "on-policy" if updates == 1 else f"all but the first off-policy ({updates - 1})"
@@ -282,10 +300,10 @@ def _notes(config: RunConfig) -> dict[str, str]:
 
 
 def _typed(key: str, value: Any, names: Names = NO_NAMES) -> Any:
-    """`value` in the type of `key`. Raises `ConfigIssue` when it does not fit; `names` as
-    `misfit`."""
+    """Convert `value` to the type of `key`. Raises `ConfigIssue` if it does not fit; `names` as in
+    `value_issue`."""
     try:
         config = RunConfig.model_validate(nest({key: value}))
     except ValidationError as error:
-        raise misfit(key, value, names) from error
+        raise value_issue(key, value, names) from error
     return get(config, key)

@@ -1,9 +1,9 @@
-"""From rewards to advantages: thirteen estimators, one in each file, behind one function.
+"""Compute advantages from rewards: one function for thirteen estimators, each in its own file.
 
-`estimate_advantages` packs the rows into rollouts (`packed.py`), calls the estimator and puts the
-result back into rows, so that each estimator is little more than its formula. Group statistics are
-in `groups.py`, the recursion over tokens in `discount.py`, the names of the estimators and what
-they declare in `algorithms/extensions.py`. What advantages are for: `../losses/`.
+`estimate_advantages` packs the rows into rollouts (`packed.py`), calls the estimator and unpacks
+the result into rows, so that an estimator's file has little more than its formula. Group statistics
+are in `groups.py`, the recursion over tokens in `discount.py`, the registry of estimators in
+`algorithms/extensions.py`. `../losses/` uses the advantages.
 
 Legend: B rows, T tokens.
 """
@@ -20,14 +20,14 @@ from tutelage.algorithms.rl.advantages.packed import (
     TokenSlots,
 )
 from tutelage.algorithms.rl.index import Ids, check_shapes
-from tutelage.algorithms.rl.lookup import unknown
+from tutelage.algorithms.rl.lookup import unknown_name_error
 from tutelage.errors import ConfigError
 
 SUCCESS = 1.0 - 1e-9
-"""From which reward on a rollout is a success where `successes_B` does not say."""
+"""Minimum reward of a successful rollout if `successes_B` is not passed."""
 
 SINGLE_MEMBER = ("zero", "verl")
-"""What a group of fewer than two members gets: advantage 0, or what verl gives it."""
+"""Treatment of a group of one rollout: advantage 0, or the same as in verl."""
 
 
 @torch.no_grad()
@@ -46,25 +46,27 @@ def estimate_advantages(
     norm_by_std: bool = True,
     single_member: str = "zero",
 ) -> tuple[Tensor, Tensor]:
-    """(advantages, returns), [B, T] each in the rewards' dtype, exactly 0 where the mask is 0.
+    """Return the advantages and returns, each [B, T] in the rewards' dtype and 0 where the mask is
+    0.
 
-    Give the whole batch at once: groups and whitening need it. `rewards_BT` holds the reward of
-    each token; one that falls on a masked token moves to the last trained token of its rollout.
-    The sum of a rollout's rewards is its R. `groups_B` and `rollouts_B` are ids per row; rows of
-    one rollout stand in time order (others may stand between them) and share group and baseline.
-    `values_BT` is for gae, `baselines_B` [B] for remax, `successes_B` [B] for raft (whether the
-    rollout succeeded; by default where R is at least 1), `gamma` for gae and reinforce_plus_plus,
-    `lam` for gae, `norm_by_std` for grpo and grpo_passk, `single_member` (`zero` or `verl`) for
-    the group estimators. Returns are targets of the critic for gae, rewards to go for
-    reinforce_plus_plus and remax, and the advantages again for the group estimators. A rollout
-    without a trained token gets nothing but counts, by its R, in its group.
+    Pass the whole batch at once, since groups and whitening need it. `rewards_BT` holds the reward
+    of each token; the reward of a masked token moves to the last trained token of its rollout. The
+    sum of a rollout's rewards is its R. `groups_B` and `rollouts_B` are ids per row. Rows of one
+    rollout are in time order, possibly with other rows between them, and have the same group and
+    baseline. `values_BT` is for gae, `baselines_B` [B] for remax, `successes_B` [B] for raft (True
+    if the rollout succeeded; by default if R is at least 1), `gamma` for gae and
+    reinforce_plus_plus, `lam` for gae, `norm_by_std` for grpo and grpo_passk, `single_member`
+    (`zero` or `verl`) for the group estimators. Returns are the critic's targets for gae, rewards
+    to go for reinforce_plus_plus and remax, and equal to the advantages for the group estimators. A
+    rollout without a trained token gets no advantage, but its R counts in its group.
 
-    Raises `ConfigError` for an unknown name or a setting out of range, `ValueError` for shapes, for
-    rows of one rollout that disagree, and where an estimator lacks what it needs.
+    Raises `ConfigError` for an unknown name or a setting out of range, and `ValueError` for wrong
+    shapes, for contradicting rows of one rollout, and for inputs that the estimator needs and that
+    are missing.
     """
     estimator = ESTIMATORS.find(name)
     if single_member not in SINGLE_MEMBER:
-        raise unknown(single_member, SINGLE_MEMBER, "single_member")
+        raise unknown_name_error(single_member, SINGLE_MEMBER, "single_member")
     for key, value in (("gamma", gamma), ("lam", lam)):
         if not 0.0 <= value <= 1.0:
             raise ConfigError(f"algorithm.{key}={value!r} must be between 0 and 1")
@@ -72,6 +74,12 @@ def estimate_advantages(
     index = places.index
     rewards_NL, final_N = places.pack_rewards(rewards_BT)
     group_N, groups = (None, 0) if groups_B is None else places.groups(groups_B)
+    values_NL, success_N = None, final_N >= SUCCESS
+    if values_BT is not None:
+        check_shapes(index.mask_BT, values_BT=values_BT)
+        values_NL = places.pack(values_BT)
+    if successes_B is not None:
+        success_N = places.per_rollout(successes_B, "successes_B") != 0
     batch = Packed(
         rewards_NL=rewards_NL,
         mask_NL=places.pack(index.mask_BT),
@@ -79,20 +87,20 @@ def estimate_advantages(
         final_N=final_N,
         group_N=group_N,
         groups=groups,
-        values_NL=_packed_values(places, values_BT),
+        values_NL=values_NL,
         baseline_N=None if baselines_B is None else places.per_rollout(baselines_B, "baselines_B"),
-        success_N=_successes(places, final_N, successes_B),
+        success_N=success_N,
         gamma=gamma,
         lam=lam,
         norm_by_std=norm_by_std,
         single_member=single_member,
     )
-    estimate = _checked(name, ESTIMATORS.call(name, estimator.function, batch), batch)
+    estimate = _check_estimate(name, ESTIMATORS.call(name, estimator.function, batch), batch)
     return places.unpack(estimate.advantages_NL), places.unpack(estimate.returns_NL)
 
 
-def _checked(name: str, estimate: object, batch: Packed) -> Estimate:
-    """What an estimator returned. Raises `ConfigError` unless it is an estimate of this batch."""
+def _check_estimate(name: str, estimate: object, batch: Packed) -> Estimate:
+    """Return an estimator's result. Raises `ConfigError` unless it is an estimate of this batch."""
     shape = tuple(batch.mask_NL.shape)
     if isinstance(estimate, Estimate) and all(tuple(x_NL.shape) == shape for x_NL in estimate):
         return estimate
@@ -100,16 +108,3 @@ def _checked(name: str, estimate: object, batch: Packed) -> Estimate:
         f"algorithm.adv_estimator={name!r} returned a {type(estimate).__name__}; return "
         f"Estimate(advantages_NL, returns_NL) with tensors of the shape {shape!r} of batch.mask_NL"
     )
-
-
-def _packed_values(places: TokenSlots, values_BT: Tensor | None) -> Tensor | None:
-    if values_BT is None:
-        return None
-    check_shapes(places.index.mask_BT, values_BT=values_BT)
-    return places.pack(values_BT)
-
-
-def _successes(places: TokenSlots, final_N: Tensor, successes_B: Tensor | None) -> Tensor:
-    if successes_B is None:
-        return final_N >= SUCCESS
-    return places.per_rollout(successes_B, "successes_B") != 0

@@ -1,9 +1,9 @@
-"""Advantage-filtered imitation: what did better than its group is imitated, by how much is not.
+"""Advantage-filtered imitation: imitate the rollouts above their group's mean reward, all equally.
 
     A = 1 where R > mean_g R, 0 else
 
-The binary filter of CRR, with the group's mean for the value: unlike RAFT it weighs what a success
-cost, and unlike GRPO it takes nothing away from what did worse.
+This is the binary filter of CRR, with the group's mean as the value. Unlike RAFT it compares the
+rewards of successes, and unlike GRPO it has no negative advantages.
 
 Source: Wang et al., "Critic Regularized Regression", arXiv 2006.15134 (the binary max filter).
 Denominator: the group's rollouts (mean). A single rollout: 0; with `single_member="verl"` its mean
@@ -19,7 +19,7 @@ from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 @estimator(groups=True)
 def advantage_filtered(batch: Packed) -> Estimate:
-    """One for each that is above its group's mean."""
+    """Return 1 for each rollout above its group's mean reward, 0 for other rollouts."""
     centred_N = centred(batch)
     # What is at the mean but for rounding is not above it.
     above_N = centred_N > EPSILON * deviation(batch, centred_N)

@@ -1,10 +1,10 @@
-"""Best of n: imitation of the best rollout of each group; no baseline, and no look at by how much.
+"""Best of n: imitate the best rollout of each group, without a baseline.
 
     A = 1 where R = max_g R and the group is not flat, 0 else
 
-Rollouts that share the best reward all count: taking one of them would be an arbitrary draw. In a
-flat group nothing is better than the rest, so it teaches nothing, as in every other group
-estimator. A single rollout gets 0 in both settings of `single_member`.
+All rollouts with the best reward count, since a choice among them would be arbitrary. In a flat
+group, whose rewards are all equal, all advantages are 0, as in every other group estimator. A
+single rollout gets 0 in both settings of `single_member`.
 
 Source: best-of-n fine-tuning as in RAFT (Dong et al., arXiv 2304.06767), inside the RL loop.
 Denominator: the rollouts of the group, for the maximum. Shapes: N rollouts, G groups.
@@ -19,7 +19,7 @@ from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 @estimator(groups=True, lonely=False)
 def best_of_n(batch: Packed) -> Estimate:
-    """One for each that nobody of its group beats."""
+    """Return 1 for each rollout with its group's highest reward, 0 for other rollouts."""
     group_N, reward_N = groups_of(batch), batch.final_N
     best_N = extreme_G(reward_N, group_N, batch.groups, "amax")[group_N]
     worst_N = extreme_G(reward_N, group_N, batch.groups, "amin")[group_N]

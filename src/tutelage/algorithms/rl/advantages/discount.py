@@ -1,4 +1,4 @@
-"""The one recursion over tokens: discounted sums from right to left, all rollouts at once.
+"""The recursion over tokens: discounted sums from right to left, of all rollouts at once.
 
 `gae.py` sums temporal differences with it, `reinforce_plus_plus.py` and `remax.py` rewards.
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def discounted_sum(x_NL: Tensor, factor: float) -> Tensor:
-    """`y[t] = x[t] + factor * y[t + 1]`, [N, L]; zeros in the padding stay zeros."""
+    """Compute `y[t] = x[t] + factor * y[t + 1]` [N, L]. Zeros in the padding stay zero."""
     running_N = x_NL.new_zeros(x_NL.shape[0])
     columns: list[Tensor] = []
     for x_N in reversed(x_NL.unbind(dim=1)):

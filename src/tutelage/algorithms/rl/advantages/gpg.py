@@ -1,4 +1,4 @@
-"""GPG: group-centred rewards, scaled up when few rollouts of the batch earned anything.
+"""GPG: group-centred rewards, scaled up if few rollouts of the batch have a reward.
 
     A = B / max(1, number of rollouts with R != 0) * (R - mean_g), B = rollouts of the batch
 
@@ -15,7 +15,7 @@ from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 @estimator(groups=True)
 def gpg(batch: Packed) -> Estimate:
-    """Centred rewards times the batch's scale."""
+    """Return centred rewards times the batch's scale."""
     rewarded = int(batch.final_N.count_nonzero())
     scale = batch.final_N.shape[0] / max(1, rewarded)
     return over_tokens(batch, scale * centred(batch))

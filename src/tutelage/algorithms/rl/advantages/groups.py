@@ -1,9 +1,9 @@
-"""Statistics inside a group: the rollouts of one task, compared with each other.
+"""Statistics of groups, which are the rollouts of one task.
 
-All group estimators (`grpo.py`, `rloo.py`, `opo.py`, ...) are built from these few functions, so
-they agree on what a single rollout gets. With `single_member="zero"` a group of fewer than two
-members teaches nothing: its advantage is 0, and `group_counts` says how many there were. With
-`"verl"` its mean is taken as 0 and its deviation as 1, as verl does.
+All group estimators (`grpo.py`, `rloo.py`, `opo.py`, ...) use these functions, so they treat a
+group of one rollout in the same way. With `single_member="zero"` its advantage is 0, and
+`group_counts` counts such groups. With `"verl"` its mean is taken as 0 and its deviation as 1, as
+verl does.
 
 Legend: B rows, N rollouts, G groups, L trained tokens of a rollout.
 """
@@ -27,7 +27,7 @@ EPSILON = 1e-6
 
 
 class GroupCounts(NamedTuple):
-    """How many groups a batch has, and how many of them have zero variance."""
+    """The number of groups in a batch, and the number of groups with zero variance."""
 
     groups: int
     single_member: int
@@ -39,7 +39,7 @@ class GroupCounts(NamedTuple):
 def group_counts(
     rewards_BT: Tensor, mask_BT: Tensor, groups_B: Ids, *, rollouts_B: Ids | None = None
 ) -> GroupCounts:
-    """Count the groups without contrast; arguments as for `estimate_advantages`."""
+    """Count the groups, and those with zero variance; arguments as in `estimate_advantages`."""
     places = TokenSlots.of(mask_BT, rollouts_B)
     _, final_N = places.pack_rewards(rewards_BT)
     group_N, groups = places.groups(groups_B)
@@ -55,33 +55,33 @@ def group_counts(
 
 
 def groups_of(batch: Packed) -> Tensor:
-    """The group of each rollout; `ValueError` where none were given."""
+    """Return the group of each rollout. Raises `ValueError` if the batch has no groups."""
     if batch.group_N is None:
         raise ValueError("a group estimator needs groups_B: the id of the task of each row")
     return batch.group_N
 
 
 def sizes_N(batch: Packed) -> Tensor:
-    """How many rollouts the group of each rollout has, itself included."""
+    """Return the size of each rollout's group."""
     group_N = groups_of(batch)
     return torch.bincount(group_N, minlength=batch.groups)[group_N]
 
 
 def sum_G(x_N: Tensor, group_N: Tensor, groups: int) -> Tensor:
-    """Sum over each group."""
+    """Return the sum over each group."""
     return x_N.new_zeros(groups).index_add(0, group_N, x_N)
 
 
 def extreme_G(x_N: Tensor, group_N: Tensor, groups: int, which: str) -> Tensor:
-    """Least (`amin`) or greatest (`amax`) of each group."""
+    """Return the minimum (`amin`) or maximum (`amax`) of each group."""
     return x_N.new_zeros(groups).scatter_reduce(0, group_N, x_N, which, include_self=False)
 
 
 def centred(batch: Packed, weights_N: Tensor | None = None) -> Tensor:
-    """`R - mean_g` with the (weighted) mean of the group, [N]; a single rollout: 0, or R in verl.
+    """Compute `R - mean_g` [N] with the (weighted) mean of the group.
 
-    Rewards are first shifted by the group's least one, so that equal rewards give exactly 0 and
-    no rounding error is blown up by a division by a tiny deviation.
+    A single rollout gets 0, or R as in verl. The group's minimum is subtracted from rewards first,
+    so that equal rewards give exactly 0 and a tiny deviation does not enlarge a rounding error.
     """
     group_N = groups_of(batch)
     shifted_N = batch.final_N - extreme_G(batch.final_N, group_N, batch.groups, "amin")[group_N]
@@ -97,7 +97,7 @@ def centred(batch: Packed, weights_N: Tensor | None = None) -> Tensor:
 
 
 def deviation(batch: Packed, centred_N: Tensor) -> Tensor:
-    """Standard deviation (n - 1) of the group of each rollout, [N]; 1 for a single rollout."""
+    """Return the standard deviation (n - 1) of each rollout's group [N]; 1 for a single rollout."""
     group_N = groups_of(batch)
     size_N = sizes_N(batch)
     squares_G = sum_G(centred_N.square(), group_N, batch.groups)
@@ -106,6 +106,6 @@ def deviation(batch: Packed, centred_N: Tensor) -> Tensor:
 
 
 def over_tokens(batch: Packed, advantages_N: Tensor) -> Estimate:
-    """One number per rollout, at each of its tokens; returns are the advantages."""
+    """Expand one advantage per rollout to its tokens. The returns equal the advantages."""
     spread_NL = advantages_N.unsqueeze(1).expand_as(batch.rewards_NL)
     return Estimate(spread_NL, spread_NL)

@@ -1,4 +1,4 @@
-"""GRPO: a rollout is as good as it is better than its group, in standard deviations.
+"""GRPO: the reward's distance from the group's mean, in standard deviations.
 
     A = (R - mean_g) / (std_g + 1e-6), std with n - 1; without the division: Dr.GRPO
 
@@ -16,7 +16,7 @@ from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 @estimator(groups=True, settings=("algorithm.norm_adv_by_std_in_grpo",))
 def grpo(batch: Packed) -> Estimate:
-    """Group-normalised rewards."""
+    """Return group-normalised rewards."""
     advantages_N = centred(batch)
     if batch.norm_by_std:
         advantages_N = advantages_N / (deviation(batch, advantages_N) + EPSILON)

@@ -1,6 +1,6 @@
-"""GRPO for pass@k: only the best rollout of a group learns, by its lead over the second best.
+"""GRPO for pass@k: the best rollout of a group gets its margin over the second best.
 
-    A = (R1 - R2) / (std_g + 1e-6) for the best, 0 for the others; two that share the lead get 0
+    A = (R1 - R2) / (std_g + 1e-6) for the best, 0 for the others; two equal best ones get 0
 
 Source: Chen et al., arXiv 2503.19595. Denominator: the rollouts of the group. Without
 `norm_by_std` the division is left out. A single rollout: 0, or an error with
@@ -32,7 +32,7 @@ from tutelage.errors import ConfigError
     settings=("algorithm.norm_adv_by_std_in_grpo",),
 )
 def grpo_passk(batch: Packed) -> Estimate:
-    """The winner's margin."""
+    """Return the margin of each group's best rollout over the second best, 0 for other rollouts."""
     group_N, reward_N = groups_of(batch), batch.final_N
     lonely_N = sizes_N(batch) < 2
     if batch.single_member == "verl" and bool(lonely_N.any()):

@@ -17,7 +17,7 @@ from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 @estimator(groups=True, lonely=False)
 def maxrl(batch: Packed) -> Estimate:
-    """Centred rewards over the group's mean."""
+    """Return centred rewards divided by the group's mean."""
     group_N = groups_of(batch)
     size_N = sizes_N(batch)
     mean_N = sum_G(batch.final_N, group_N, batch.groups)[group_N] / size_N

@@ -15,5 +15,5 @@ from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 @estimator(groups=True)
 def opo(batch: Packed) -> Estimate:
-    """Rewards against the length-weighted mean of the group."""
+    """Return rewards minus the length-weighted mean of the group."""
     return over_tokens(batch, centred(batch, batch.lengths_N.to(batch.final_N.dtype)))

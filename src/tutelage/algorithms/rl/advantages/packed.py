@@ -1,9 +1,9 @@
-"""Rollouts as estimators see them: trained tokens only, in time order, one line per rollout.
+"""Packed rollouts, the input of estimators: only trained tokens, in time order, a line per rollout.
 
-Packing is where three laws are met once for all estimators. Masked tokens are not there, so they
-can take no discount step. A rollout that became several rows is one line again. A reward that fell
-on a masked token is moved to the rollout's last trained token. Estimators (`gae.py` and its
-neighbours) map `Packed` to an `Estimate`; `__init__.py` puts the result back into rows.
+Packing ensures three rules for all estimators. Masked tokens are left out, so they take no discount
+step. The rows of a rollout are joined in one line. The reward of a masked token moves to the
+rollout's last trained token. Estimators (`gae.py` and its neighbours) map `Packed` to an
+`Estimate`; `__init__.py` unpacks the result into rows.
 
 Legend: B rows, T tokens of a row, N rollouts, L trained tokens of a rollout (padded on the right),
 K trained tokens of the batch in row order.
@@ -26,7 +26,7 @@ from tutelage.algorithms.rl.index import (
 
 
 class Estimate(NamedTuple):
-    """What an estimator returns, [N, L] each; what it holds in padding is ignored."""
+    """Advantages and returns of an estimator, each [N, L]; values in padding are ignored."""
 
     advantages_NL: Tensor
     returns_NL: Tensor
@@ -37,8 +37,8 @@ class Packed:
     """A batch by rollout, and the settings of the estimator.
 
     `rewards_NL` and `values_NL` are 0 in padding. `final_N` is R, the sum of a rollout's rewards;
-    a rollout without a trained token keeps its R and so counts in its group. `group_N` numbers the
-    groups 0..`groups`-1.
+    it counts in its group even if the rollout has no trained token. `group_N` numbers the groups
+    0..`groups`-1.
     """
 
     rewards_NL: Tensor
@@ -58,7 +58,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class TokenSlots:
-    """Where the trained tokens of the rows stand in the packed form."""
+    """Positions of the rows' trained tokens in the packed form."""
 
     slot_K: Tensor
     """Position of each trained token in the flattened [N * L]."""
@@ -68,7 +68,8 @@ class TokenSlots:
 
     @staticmethod
     def of(mask_BT: Tensor, rollouts_B: Ids | None) -> TokenSlots:
-        """The place of every trained token: its rollout, and how many trained tokens precede it."""
+        """Find the position of every trained token: its rollout, and the number of trained tokens
+        before it."""
         index = RolloutIndex.of(mask_BT, rollouts_B)
         mask_BT = index.mask_BT
         order_B = index.rollout_B.argsort(stable=True)
@@ -84,19 +85,19 @@ class TokenSlots:
         return TokenSlots(slot_BT[mask_BT], (index.rollouts, longest), index)
 
     def pack(self, x_BT: Tensor) -> Tensor:
-        """Rows to rollouts, [N, L], zeros in padding."""
+        """Convert rows [B, T] to rollouts [N, L], with zeros in padding."""
         flat = x_BT.new_zeros(self.shape[0] * self.shape[1])
         flat[self.slot_K] = x_BT[self.index.mask_BT]
         return flat.view(self.shape)
 
     def unpack(self, x_NL: Tensor) -> Tensor:
-        """Rollouts to rows, [B, T], exactly 0 where the mask is 0."""
+        """Convert rollouts [N, L] to rows [B, T], exactly 0 where the mask is 0."""
         x_BT = x_NL.new_zeros(self.index.mask_BT.shape)
         x_BT[self.index.mask_BT] = x_NL.reshape(-1)[self.slot_K]
         return x_BT
 
     def pack_rewards(self, rewards_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """(rewards_NL with masked rewards on the last trained token, final_N)."""
+        """Return `rewards_NL`, with masked rewards on the last trained token, and `final_N`."""
         index = self.index
         check_shapes(index.mask_BT, rewards_BT=rewards_BT)
         rewards_NL = self.pack(rewards_BT)
@@ -109,7 +110,8 @@ class TokenSlots:
         return rewards_NL, final_N
 
     def per_rollout(self, x_B: Tensor, name: str) -> Tensor:
-        """A number given per row, as one per rollout; `ValueError` where rows of one disagree."""
+        """Convert one value per row to one per rollout. Raises `ValueError` if rows of one rollout
+        differ."""
         index = self.index
         if x_B.shape != index.rollout_B.shape:
             raise ValueError(
@@ -123,7 +125,7 @@ class TokenSlots:
         return x_N
 
     def groups(self, groups_B: Ids) -> tuple[Tensor, int]:
-        """The group of each rollout, numbered from 0, and how many groups there are."""
+        """Return the group of each rollout, numbered from 0, and the number of groups."""
         index = self.index
         rows = index.rollout_B.shape[0]
         group_B, count = number_ids(groups_B, rows, "groups_B", index.rollout_B.device)

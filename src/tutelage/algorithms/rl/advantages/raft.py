@@ -1,10 +1,10 @@
-"""RAFT: imitation of the rollouts that succeeded, nothing else; no baseline, no group.
+"""RAFT: imitate the successful rollouts, without baseline or groups.
 
     A = 1 for a success, 0 else
 
-A success is what `successes_B` says, by default a reward of at least 1. With a clipped ratio in the
-loss this is RAFT++, rejection sampling fine-tuning inside the RL loop; nothing tells an expensive
-success from a cheap one, nor that a failure was bad.
+`successes_B` marks the successes, by default rewards of at least 1. With a clipped ratio in the
+loss this is RAFT++, rejection sampling fine-tuning inside the RL loop. All successes count equally,
+whatever their costs, and failures have no negative advantage.
 
 Source: Xiong et al., arXiv 2504.11343. Denominator: none here; the loss divides by all rollouts of
 the optimizer batch, failures included, a factor that Adam's step does not see. Shapes: N rollouts.
@@ -19,5 +19,5 @@ from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 @estimator()
 def raft(batch: Packed) -> Estimate:
-    """One for each success."""
+    """Return 1 for each successful rollout, 0 for other rollouts."""
     return over_tokens(batch, batch.success_N.to(batch.final_N.dtype))

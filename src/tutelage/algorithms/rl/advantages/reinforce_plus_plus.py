@@ -18,6 +18,6 @@ from tutelage.algorithms.rl.advantages.whiten import whiten
 
 @estimator(chains=1, settings=("algorithm.gamma",))
 def reinforce_plus_plus(batch: Packed) -> Estimate:
-    """Whitened returns."""
+    """Return whitened discounted returns."""
     returns_NL = discounted_sum(batch.rewards_NL, batch.gamma)
     return Estimate(whiten(returns_NL, batch.mask_NL), returns_NL)

@@ -17,7 +17,7 @@ from tutelage.algorithms.rl.advantages.whiten import whiten
 
 @estimator(groups=True)
 def reinforce_plus_plus_baseline(batch: Packed) -> Estimate:
-    """Group-centred rewards, whitened over the batch's tokens."""
+    """Return group-centred rewards, whitened over the batch's tokens."""
     counted_NL = batch.mask_NL
     if batch.single_member == "zero":
         counted_NL = counted_NL & (sizes_N(batch) >= 2).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""ReMax: the baseline is what one greedy rollout of the same task earned.
+"""ReMax: the baseline is the reward of one greedy rollout of the same task.
 
     A[t] = sum of r[k] over trained k >= t, minus b
 
@@ -16,7 +16,7 @@ from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 @estimator(baselines=True, chains=1)
 def remax(batch: Packed) -> Estimate:
-    """Rewards to go against a greedy baseline; needs `baselines_B`."""
+    """Return rewards to go minus the reward of a greedy rollout; needs `baselines_B`."""
     if batch.baseline_N is None:
         raise ValueError("adv_estimator='remax' needs baselines_B: the reward of a greedy rollout")
     returns_NL = discounted_sum(batch.rewards_NL, 1.0)

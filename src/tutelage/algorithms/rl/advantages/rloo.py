@@ -1,4 +1,4 @@
-"""RLOO: the baseline of a rollout is the mean reward of the others of its group.
+"""RLOO: the baseline of a rollout is the mean reward of the other rollouts in its group.
 
     A = n / (n - 1) * (R - mean_g) = R - mean of the others
 
@@ -15,7 +15,7 @@ from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 @estimator(groups=True)
 def rloo(batch: Packed) -> Estimate:
-    """Leave-one-out advantages."""
+    """Return leave-one-out advantages."""
     centred_N = centred(batch)
     size_N = sizes_N(batch).to(centred_N.dtype)
     factor_N = size_N / (size_N - 1).clamp(min=1)

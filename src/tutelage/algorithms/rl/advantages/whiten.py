@@ -1,7 +1,7 @@
 """Whitening: mean 0 and variance 1 over the trained tokens of the optimizer batch.
 
-Used by `gae.py`, `reinforce_plus_plus.py` and `reinforce_plus_plus_baseline.py`. Give the whole
-batch at once: the statistics of a part of it are others.
+Used by `gae.py`, `reinforce_plus_plus.py` and `reinforce_plus_plus_baseline.py`. Pass the whole
+batch at once, since a part of it has different statistics.
 
 Legend: B rows (or rollouts), T tokens.
 """
@@ -13,9 +13,10 @@ from torch import Tensor
 
 
 def whiten(x_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """`(x - mu) / sqrt(var + 1e-8)` where the mask is 1 and exactly 0 elsewhere.
+    """Compute `(x - mu) / sqrt(var + 1e-8)` where the mask is 1, and exactly 0 elsewhere.
 
-    `mu` and `var` (n - 1) are over the tokens with mask 1; one such token, or equal ones, give 0.
+    `mu` and `var` (n - 1) are over the tokens with mask 1. A single such token, or equal values,
+    give 0.
     """
     trained = mask_BT != 0
     out_BT = torch.zeros_like(x_BT)

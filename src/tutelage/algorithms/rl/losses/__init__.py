@@ -1,11 +1,10 @@
-"""From advantages to a loss: eight policy losses, one in each file, behind one function.
+"""Compute a loss from advantages: one function for eight policy losses, each in its own file.
 
-`policy_loss` fills what is masked with 0, calls the loss of the mode (a number per token) and
-averages with `../aggregate.py`. `common.py` says what a loss is given, and each file what its loss
-takes by default (`algorithms/extensions.py` has the names and what may be declared). Losses that
-look at a whole sequence (`gspo`, `geo_mean`, and any mode under `seq-mean-token-mean`) need all
-rows of a rollout in the same micro-batch; losses that select tokens of the whole batch (`clip_cov`,
-`kl_cov`) take the selection as an option.
+`policy_loss` sets masked values to 0, calls the mode's loss (one value per token) and averages with
+`../aggregate.py`. `common.py` has the inputs of a loss, `algorithms/extensions.py` the registry and
+the declarations. Losses of a whole sequence (`gspo`, `geo_mean`, and any mode under
+`seq-mean-token-mean`) need all rows of a rollout in the same micro-batch; losses that select tokens
+of the whole batch (`clip_cov`, `kl_cov`) take the selection as an option.
 
 Legend: B rows, T tokens.
 """
@@ -23,7 +22,7 @@ from tutelage.algorithms.extensions import LOSSES, Loss
 from tutelage.algorithms.rl.aggregate import aggregate_indexed
 from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes
 from tutelage.algorithms.rl.kl import kl_penalty
-from tutelage.algorithms.rl.lookup import unknown
+from tutelage.algorithms.rl.lookup import unknown_name_error
 from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 from tutelage.errors import ConfigError
 from tutelage.tools.loading import is_file_reference
@@ -47,29 +46,32 @@ def policy_loss(
     denominator: float | Tensor | None = None,
     **mode_options: Any,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The policy loss of some rows (0-dim, gradient to `logp_BT` only) and what to log of them.
+    """Return the policy loss of rows (0-dim, gradient to `logp_BT` only) and its metrics.
 
-    All tensors are [B, T]. `clip_ratio` is the default of low and high; a value of None,
-    and an `aggregation` of None, is what the mode declares (`LOSSES`). `denominator` is
+    All tensors are [B, T]. `clip_ratio` is the default of low and high; a clip bound or an
+    `aggregation` of None is the mode's default (`LOSSES`). `denominator` is the
     `aggregation_denominator` of the whole optimizer batch: with it the losses of micro-batches add
-    up; without it these rows are the whole batch. What stands where the mask is 0 is not read.
+    up; without it these rows are the whole batch. Values where the mask is 0 are not read.
 
-    Options of every mode: `weights_BT` (from `importance_weights`; multiplies each token's loss,
-    no gradient) and `scale` (of `seq-mean-token-sum-norm`, where no denominator is given). Options
-    of one mode are the keyword arguments of its function: `tau_pos`, `tau_neg` (sapo);
-    `clip_cov_ratio`, `clip_cov_lb`, `clip_cov_ub`, `selection_BT`, `generator` (clip_cov);
-    `kl_cov_ratio`, `ppo_kl_coef`, `selection_BT` (kl_cov).
+    Options of every mode: `weights_BT` (from `importance_weights`; multiplies each token's loss, no
+    gradient) and `scale` (of `seq-mean-token-sum-norm`, if there is no denominator). Options of one
+    mode are the keyword arguments of its function: `tau_pos`, `tau_neg` (sapo); `clip_cov_ratio`,
+    `clip_cov_lb`, `clip_cov_ub`, `selection_BT`, `generator` (clip_cov); `kl_cov_ratio`,
+    `ppo_kl_coef`, `selection_BT` (kl_cov).
 
-    The metrics are detached 0-dim tensors, over the trained tokens of these rows: `clip_fraction`
+    The metrics are detached 0-dim tensors over the trained tokens of these rows: `clip_fraction`
     (tokens whose loss a clip or selection changed), `approx_kl` (mean k3 of the old policy against
-    the new), `ratio_max` (greatest q) and `tokens` (how many). The first two are means, so average
-    them by `tokens` over micro-batches and take the greatest `ratio_max`: `merge_metrics` does.
+    the new), `ratio_max` (greatest q) and `tokens` (their number). `merge_metrics` combines
+    micro-batches: means weighted by `tokens`, and the greatest `ratio_max`.
 
     Raises `ConfigError` for an unknown mode, aggregation or option and a clip out of range,
-    `ValueError` for shapes.
+    `ValueError` for wrong shapes.
     """
     loss = LOSSES.find(mode)
-    _check_options(mode, loss, mode_options)
+    known = [*COMMON_OPTIONS, *loss.options]
+    for name in mode_options:
+        if name not in known:
+            raise unknown_name_error(name, known, f"option of loss_mode {mode!r}")
     weights_BT: Tensor | None = mode_options.pop("weights_BT", None)
     scale: float | None = mode_options.pop("scale", None)
     check_shapes(mask_BT, logp_BT=logp_BT, old_logp_BT=old_logp_BT, advantages_BT=advantages_BT)
@@ -77,40 +79,31 @@ def policy_loss(
         if isinstance(extra_BT, Tensor):
             check_shapes(mask_BT, **{name: extra_BT})
     index = RolloutIndex.of(mask_BT, rollouts_B)
-    low, high = _clip_range(loss, clip_ratio, clip_ratio_low, clip_ratio_high, clip_ratio_c)
-    inputs = _inputs(logp_BT, old_logp_BT, advantages_BT, index, (low, high, clip_ratio_c))
-    token = _checked(mode, LOSSES.call(mode, loss.function, inputs, **mode_options), inputs)
-    loss_BT = token.loss_BT
-    if weights_BT is not None:
-        loss_BT = loss_BT * weights_BT.detach().masked_fill(~index.mask_BT, 0)
-    way = aggregation or loss.aggregation
-    value = aggregate_indexed(loss_BT, index, way, denominator=denominator, scale=scale)
-    return value, _metrics(inputs, token.clipped_BT)
-
-
-def _inputs(
-    logp_BT: Tensor,
-    old_logp_BT: Tensor,
-    advantages_BT: Tensor,
-    index: RolloutIndex,
-    clip: tuple[float, float, float],
-) -> LossInputs:
-    """Filled before any arithmetic, so that a NaN in padding reaches no gradient."""
-    low, high, dual = clip
-    return LossInputs(
+    low, high = _resolve_clip_range(loss, clip_ratio, clip_ratio_low, clip_ratio_high, clip_ratio_c)
+    inputs = LossInputs(  # without masked values: a NaN in padding has no effect
         logp_BT=logp_BT.masked_fill(~index.mask_BT, 0),
         old_logp_BT=old_logp_BT.detach().masked_fill(~index.mask_BT, 0),
         advantages_BT=advantages_BT.detach().masked_fill(~index.mask_BT, 0),
         index=index,
         low=low,
         high=high,
-        dual=dual,
+        dual=clip_ratio_c,
     )
+    token = _check_loss(mode, LOSSES.call(mode, loss.function, inputs, **mode_options), inputs)
+    loss_BT = token.loss_BT
+    if weights_BT is not None:
+        loss_BT = loss_BT * weights_BT.detach().masked_fill(~index.mask_BT, 0)
+    way = aggregation or loss.aggregation
+    value = aggregate_indexed(loss_BT, index, way, denominator=denominator, scale=scale)
+    return value, _compute_metrics(inputs, token.clipped_BT)
 
 
-def _checked(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
-    """What a loss returned. Raises `ConfigError` unless it is a number for each of these tokens,
-    with a gradient; whether the numbers of a user's loss are finite is checked too."""
+def _check_loss(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
+    """Return a loss's result. Raises `ConfigError` for a result without gradient or of another
+    shape.
+
+    The values of a user's loss must be finite too.
+    """
     shape, name = tuple(inputs.logp_BT.shape), type(token).__name__
     shapes = [getattr(x, "shape", None) for x in token] if isinstance(token, TokenLoss) else []
     if isinstance(token, TokenLoss) and shapes == [shape, shape]:
@@ -134,7 +127,7 @@ def _checked(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
 
 
 def merge_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The metrics of `policy_loss` over several micro-batches: those of the rows together."""
+    """Combine the metrics of `policy_loss` of several micro-batches to those of all their rows."""
     known = list(parts)
     if not known:
         raise ValueError("no metrics to merge; pass those of at least one micro-batch")
@@ -148,7 +141,7 @@ def merge_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _metrics(inputs: LossInputs, clipped_BT: Tensor) -> dict[str, Tensor]:
+def _compute_metrics(inputs: LossInputs, clipped_BT: Tensor) -> dict[str, Tensor]:
     index = inputs.index
     ratio_BT = inputs.ratio_BT.masked_fill(~index.mask_BT, 0)
     divergence_BT = kl_penalty(inputs.old_logp_BT, inputs.logp_BT.detach(), "k3")
@@ -160,7 +153,7 @@ def _metrics(inputs: LossInputs, clipped_BT: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _clip_range(
+def _resolve_clip_range(
     loss: Loss, both: float | None, low: float | None, high: float | None, dual: float
 ) -> tuple[float, float]:
     own = (both, both) if both is not None else loss.clip or (0.0, 0.0)
@@ -172,10 +165,3 @@ def _clip_range(
     if not dual > 1:
         raise ConfigError(f"actor.clip_ratio_c={dual!r} must be above 1 (the default is 3.0)")
     return low, high
-
-
-def _check_options(mode: str, loss: Loss, options: Mapping[str, Any]) -> None:
-    known = [*COMMON_OPTIONS, *loss.options]
-    for name in options:
-        if name not in known:
-            raise unknown(name, known, f"option of loss_mode {mode!r}")

@@ -1,15 +1,15 @@
-"""Clip-Cov: PPO's clip, and no gradient at a random few of the high-covariance tokens.
+"""Clip-Cov: PPO's clip, without gradient at some random tokens of high covariance.
 
     L = max(-A q, -A clip(q, 1 - el, 1 + eh)), detached at the selected tokens
 
 Selected: `clip_cov_ratio` (2e-4, at least one) of the batch's trained tokens, drawn at random among
 those with centred A * logp in (`clip_cov_lb`, `clip_cov_ub`) = (1, 5).
 
-PPO's clip is wide by default, as in the paper's own script (el = eh = 1): the selection takes its
-place.
+PPO's clip is wide by default, as in the paper's script (el = eh = 1), since the selection replaces
+it.
 
 Source: Cui et al., arXiv 2505.22617. Shapes [B, T]. Denominator: that of the aggregation, over the
-optimizer batch. Give `selection_BT`, drawn once per optimizer batch by `select_clip_cov`: without
+optimizer batch. Pass `selection_BT`, drawn once per optimizer batch by `select_clip_cov`: without
 it the rows of the call are taken to be the whole batch.
 """
 
@@ -26,7 +26,7 @@ from tutelage.algorithms.rl.losses.common import (
     TokenLoss,
     clipped_surrogate,
 )
-from tutelage.algorithms.rl.losses.covariance import covariance_K, mark, share
+from tutelage.algorithms.rl.losses.covariance import count_selected, covariance_K, mark_tokens
 
 
 def select_clip_cov(
@@ -39,21 +39,21 @@ def select_clip_cov(
     clip_cov_ub: float = 5.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The tokens of the optimizer batch to detach, [B, T] bool.
+    """Return the tokens of the optimizer batch to detach, [B, T] bool.
 
-    `generator` is a CPU generator seeded from the run's seed tree; without one the draw is that of
-    a generator seeded with 0, never of the global one.
+    `generator` is a CPU generator seeded from the run's seed tree; by default it is a new one with
+    seed 0, never the global one.
     """
     covariances_K = covariance_K(logp_BT, advantages_BT, mask_BT)
     inside_K = (covariances_K > clip_cov_lb) & (covariances_K < clip_cov_ub)
     candidates = inside_K.nonzero().squeeze(1)
-    wanted = share(clip_cov_ratio, covariances_K.numel(), "clip_cov_ratio")
+    wanted = count_selected(clip_cov_ratio, covariances_K.numel(), "clip_cov_ratio")
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     drawn = torch.randperm(candidates.numel(), generator=generator)[:wanted]
-    return mark(mask_BT, candidates[drawn.to(candidates.device)])
+    return mark_tokens(mask_BT, candidates[drawn.to(candidates.device)])
 
 
-def _empty_range(
+def _find_empty_range(
     *, clip_cov_lb: float, clip_cov_ub: float, **_: object
 ) -> Iterator[tuple[str, str, str]]:
     if clip_cov_lb >= clip_cov_ub:
@@ -64,7 +64,7 @@ def _empty_range(
 @loss(
     clip=(1.0, 1.0),
     select=select_clip_cov,
-    wrong=_empty_range,
+    wrong=_find_empty_range,
 )
 def clip_cov(
     inputs: LossInputs,
@@ -75,7 +75,7 @@ def clip_cov(
     selection_BT: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> TokenLoss:
-    """The clipped surrogate, without gradient at the selected tokens."""
+    """Return the clipped surrogate of each token, without gradient at the selected tokens."""
     if selection_BT is None:
         selection_BT = select_clip_cov(
             inputs.logp_BT,

@@ -1,9 +1,9 @@
-"""What every policy loss is given and returns: one loss per token, before any averaging.
+"""The inputs and the result of policy losses: one loss per token, before averaging.
 
 `policy_loss` in `__init__.py` builds `LossInputs` (masked positions filled with 0, everything but
-the log-probabilities detached), calls the loss of the mode and averages what comes back. A loss
-therefore needs no mask and no denominator of its own; sequence statistics go through `index`. What
-a loss declares of itself is in `../../extensions.py`.
+the log-probabilities detached), calls the mode's loss and averages its result. So a loss needs
+neither mask nor denominator; statistics over a sequence use `index`. `../../extensions.py` has the
+decorator that declares a loss.
 
 Legend: B rows, T tokens.
 """
@@ -18,11 +18,11 @@ from torch import Tensor
 from tutelage.algorithms.rl.index import RolloutIndex
 
 MAX_LOG_RATIO = 20.0
-"""Beyond this a log-ratio says only that the policies are far apart; its exponential would run."""
+"""Limit of log-ratios, above which their exponentials would be too large."""
 
 
 class TokenLoss(NamedTuple):
-    """[B, T] each: the loss of a token, and whether a clip or a selection changed it."""
+    """The loss of each token, and True where a clip or a selection changed it, each [B, T]."""
 
     loss_BT: Tensor
     clipped_BT: Tensor
@@ -30,11 +30,11 @@ class TokenLoss(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """The batch of one call: `logp_BT` carries the gradient, all is 0 where the mask is 0.
+    """The inputs of a loss: `logp_BT` has the gradient, and all values are 0 where the mask is 0.
 
-    `low`, `high` are the clip range 1 - low .. 1 + high, as configured, else what the loss declares
-    with `clip=(low, high)`, else 0.2; `dual` is the bound c of the dual clip. Sums over a rollout
-    come from `index.sum_N`, and `index.rows_B1` is the place of a row's rollout in them.
+    `low`, `high` are the clip range 1 - low .. 1 + high, as configured, else as the loss declares
+    it with `clip=(low, high)`, else 0.2; `dual` is the bound c of the dual clip. `index.sum_N` sums
+    over rollouts, and `index.rows_B1` expands the sums to rows.
     """
 
     logp_BT: Tensor
@@ -47,17 +47,17 @@ class LossInputs:
 
     @property
     def log_ratio_BT(self) -> Tensor:
-        """`d = clip(logp - old_logp, -20, 20)`."""
+        """Compute the log-ratio `d = clip(logp - old_logp, -20, 20)`."""
         return (self.logp_BT - self.old_logp_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
     @property
     def ratio_BT(self) -> Tensor:
-        """`q = exp(d)`."""
+        """Compute the ratio `q = exp(d)`."""
         return self.log_ratio_BT.exp()
 
 
 def clipped_surrogate(inputs: LossInputs, ratio_BT: Tensor) -> TokenLoss:
-    """`max(-A s, -A clip(s, 1 - low, 1 + high))` for a ratio s per token."""
+    """Compute `max(-A s, -A clip(s, 1 - low, 1 + high))` for a ratio s per token."""
     plain_BT = -inputs.advantages_BT * ratio_BT
     held_BT = -inputs.advantages_BT * ratio_BT.clamp(1 - inputs.low, 1 + inputs.high)
     return TokenLoss(plain_BT.maximum(held_BT), held_BT > plain_BT)

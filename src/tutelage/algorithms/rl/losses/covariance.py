@@ -1,8 +1,8 @@
-"""The covariance that makes entropy fall: centred advantage times centred log-probability.
+"""The covariance of advantage and log-probability, which lowers the entropy of the policy.
 
 `clip_cov.py` and `kl_cov.py` act on the few tokens where it is large. Means and selections are
-those of the whole optimizer batch: select once, before micro-batches, from the log-probabilities
-that the step starts with (`old_logp`), and hand each micro-batch its rows of the selection.
+over the whole optimizer batch: select once, before splitting micro-batches, from the
+log-probabilities at the start of the step (`old_logp`), and pass each micro-batch its rows.
 
 Source: Cui et al., arXiv 2505.22617. Legend: B rows, T tokens, K trained tokens of the batch.
 """
@@ -17,22 +17,23 @@ from tutelage.errors import ConfigError
 
 
 def covariance_K(logp_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """`(A - mean A) * (logp - mean logp)` of each trained token, in row order, no gradient."""
+    """Compute `(A - mean A) * (logp - mean logp)` of each trained token [K], without gradient."""
     check_shapes(mask_BT, logp_BT=logp_BT, advantages_BT=advantages_BT)
     trained = mask_BT != 0
     logp_K, advantages_K = logp_BT.detach()[trained], advantages_BT.detach()[trained]
     return (advantages_K - advantages_K.mean()) * (logp_K - logp_K.mean())
 
 
-def share(ratio: float, tokens: int, key: str) -> int:
-    """How many of `tokens` a ratio means: at least one. Raises `ConfigError` outside (0, 1]."""
+def count_selected(ratio: float, tokens: int, key: str) -> int:
+    """Return the number of tokens that a ratio selects, at least 1. Raises `ConfigError` outside
+    (0, 1]."""
     if not 0 < ratio <= 1:
         raise ConfigError(f"actor.policy_loss.{key}={ratio!r} must be above 0 and at most 1")
     return max(1, int(ratio * tokens))
 
 
-def mark(mask_BT: Tensor, chosen_K: Tensor) -> Tensor:
-    """[B, T] bool that is true at the trained tokens with the numbers `chosen_K`."""
+def mark_tokens(mask_BT: Tensor, chosen_K: Tensor) -> Tensor:
+    """Return a mask [B, T] that is True at the trained tokens with the indices `chosen_K`."""
     trained = mask_BT != 0
     flags_K = torch.zeros(int(trained.sum()), dtype=torch.bool, device=mask_BT.device)
     flags_K[chosen_K] = True

@@ -3,7 +3,7 @@
     s[t] = exp(min(logp[t] - sg(logp[t]) + sg(mean_t d), 10)),  d = logp - old_logp
     L = max(-A s, -A clip(s, 1 - el, 1 + eh))
 
-sg stops the gradient. The mean is over the trained tokens of the rollout, whatever rows it became,
+sg stops the gradient. The mean is over the trained tokens of the rollout in all of its rows,
 so **the rows of a rollout must be in the same micro-batch**. The paper averages by sequence and
 clips at 3e-4 below and 4e-4 above (section 5.1): a mean over tokens moves a thousand times less
 than a token's ratio, so PPO's 0.2 would never clip. These are the defaults.
@@ -22,12 +22,12 @@ from tutelage.algorithms.rl.losses.common import (
 )
 
 MAX_LOG_SEQUENCE_RATIO = 10.0
-"""Keeps the exponential finite when a negative advantage lets the ratio run."""
+"""Limit of the sequence's log-ratio, which would otherwise be unbounded for negative advantages."""
 
 
 @loss(aggregation="seq-mean-token-mean", clip=(3e-4, 4e-4), whole_rollouts=True)
 def gspo(inputs: LossInputs) -> TokenLoss:
-    """The clipped surrogate with the sequence's ratio."""
+    """Return the clipped surrogate of each token, with the sequence's ratio."""
     logp_BT = inputs.logp_BT
     mean_N = inputs.index.mean_N(logp_BT.detach() - inputs.old_logp_BT)
     log_ratio_BT = logp_BT - logp_BT.detach() + inputs.index.rows_B1(mean_N)

@@ -7,7 +7,7 @@ centred A * logp. The coefficient is 0.1 by default, as in verl's configuration 
 set 1 for it).
 
 Source: Cui et al., arXiv 2505.22617. Shapes [B, T]. Denominator: that of the aggregation, over the
-optimizer batch. Give `selection_BT`, made once per optimizer batch by `select_kl_cov`: without it
+optimizer batch. Pass `selection_BT`, made once per optimizer batch by `select_kl_cov`: without it
 the rows of the call are taken to be the whole batch.
 """
 
@@ -18,18 +18,18 @@ from torch import Tensor
 
 from tutelage.algorithms.extensions import loss
 from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
-from tutelage.algorithms.rl.losses.covariance import covariance_K, mark, share
+from tutelage.algorithms.rl.losses.covariance import count_selected, covariance_K, mark_tokens
 
 
 def select_kl_cov(
     logp_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, *, kl_cov_ratio: float = 2e-4
 ) -> Tensor:
-    """The tokens of the optimizer batch to penalise, [B, T] bool."""
+    """Return the tokens of the optimizer batch to penalise, [B, T] bool."""
     covariances_K = covariance_K(logp_BT, advantages_BT, mask_BT)
-    wanted = share(kl_cov_ratio, covariances_K.numel(), "kl_cov_ratio")
+    wanted = count_selected(kl_cov_ratio, covariances_K.numel(), "kl_cov_ratio")
     # Stable, so that equal covariances are taken in row order on every machine.
     ranked = covariances_K.argsort(descending=True, stable=True)
-    return mark(mask_BT, ranked[:wanted])
+    return mark_tokens(mask_BT, ranked[:wanted])
 
 
 @loss(select=select_kl_cov, zero_advantages=True)
@@ -40,7 +40,7 @@ def kl_cov(
     ppo_kl_coef: float = 0.1,
     selection_BT: Tensor | None = None,
 ) -> TokenLoss:
-    """The surrogate with its penalty; no token is clipped."""
+    """Return the unclipped surrogate of each token, with a KL penalty at the selected tokens."""
     if selection_BT is None:
         selection_BT = select_kl_cov(
             inputs.logp_BT,

@@ -1,4 +1,4 @@
-"""SAPO: a smooth gate where PPO has a hard clip.
+"""SAPO: a smooth gate in place of PPO's hard clip.
 
     L = -A * (4 / tau) * sigmoid(tau * (q - 1)), tau = tau_pos where A > 0, else tau_neg
 
@@ -20,7 +20,7 @@ from tutelage.errors import ConfigError
 
 @loss(aggregation="seq-mean-token-mean")
 def sapo(inputs: LossInputs, *, tau_pos: float = 1.0, tau_neg: float = 1.05) -> TokenLoss:
-    """The gated loss of each token."""
+    """Return the gated loss of each token."""
     for name, tau in (("tau_pos", tau_pos), ("tau_neg", tau_neg)):
         if not tau > 0:
             raise ConfigError(f"actor.policy_loss.{name}={tau!r} must be above 0")

@@ -1,4 +1,4 @@
-"""Pool of tools: Python functions and tools of MCP servers, next to models for other subtasks.
+"""Pool of tools: Python functions and tools of MCP servers.
 
 A subtask with the name of a tool is done by the tool, with the arguments of its node. Each call of
 a tool with side effects needs the caller's permission for its final arguments; results of tools
@@ -22,7 +22,6 @@ from tutelage.orchestration.execution.workers import (
     WorkerAnswer,
     WorkerError,
     WorkerEstimate,
-    WorkerPool,
 )
 from tutelage.orchestration.plan.arguments import as_text, tool_arguments
 from tutelage.orchestration.plan.catalog import CatalogTool
@@ -35,40 +34,27 @@ LATE = "; what it changes may be done anyway"
 
 
 class ToolPool:
-    """A `WorkerPool` of tools by name, with a pool of models for all other subtasks."""
+    """A `WorkerPool` of tools by name."""
 
     name = "tools"
     mock = False
 
-    def __init__(
-        self,
-        tools: Mapping[str, Tool],
-        models: WorkerPool | None = None,
-        permit: Permit | None = None,
-    ) -> None:
+    def __init__(self, tools: Mapping[str, Tool], permit: Permit | None = None) -> None:
         """Without `permit`, calls with side effects are refused. Raises `ConfigError` if a tool
-        cannot run here, the models are simulated, or a tool and a worker have the same name."""
+        cannot run here."""
         for tool in tools.values():
             if tool.environment is not None:
                 raise ConfigError(
                     f"the tool {tool.name!r} belongs to a class created per rollout; a plan needs "
                     "functions (FILE.py, FILE.py:name) or servers (mcp:COMMAND)"
                 )
-        if models is not None and models.mock:
-            raise ConfigError(
-                "tools cannot be combined with simulated workers; use real workers (--pool openai "
-                "--workers FILE), or none"
-            )
-        others = () if models is None else models.workers
-        if taken := [worker.name for worker in others if worker.name in tools]:
-            raise ConfigError(f"a tool and a worker are both named {taken[0]!r}; rename one")
-        self.tools, self.models, self._permit = dict(tools), models, permit or Permission()
-        self.workers = (*(Worker(name, (name,), tool=True) for name in tools), *others)
+        self.tools, self._permit = dict(tools), permit or Permission()
+        self.workers = tuple(Worker(name, (name,), tool=True) for name in tools)
 
     def with_side_effects(self, worker: Worker, work: Subtask) -> str | None:
         """Return the arguments as JSON if the call needs permission, else None."""
-        tool = self.tools.get(worker.name)
-        if tool is None or not tool.destructive:
+        tool = self.tools[worker.name]
+        if not tool.destructive:
             return None
         try:
             return self._arguments(tool, work)
@@ -88,44 +74,36 @@ class ToolPool:
         return said
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
-        """Run the tool, or send the request to the model."""
-        tool = self.tools.get(worker.name)
-        if tool is None:
-            assert self.models is not None
-            return await self.models.execute(worker, work)
-        begun = time.perf_counter()
+        """Run the tool."""
+        tool, begun = self.tools[worker.name], time.perf_counter()
         try:
             arguments = self._arguments(tool, work)
         except ArgumentError as misfit:
             error = WorkerError("invalid_arguments", str(misfit))
             return WorkerAnswer(error=error, arguments=json.dumps(work.arguments, default=str))
-        text, failure, plain, late = await run_tool(tool, arguments)
+        text, failure, late = await run_tool(tool, arguments)
         seconds = time.perf_counter() - begun
         # Escape lone surrogates, which cannot be printed or sent.
         text = text.encode("utf-8", "backslashreplace").decode()
         if failure is None:
-            return WorkerAnswer(text, seconds=seconds, arguments=arguments, plain=plain)
+            return WorkerAnswer(text, seconds=seconds, arguments=arguments)
         text = text.removeprefix("Error: ")  # the error kind already says this
         if failure == "timeout" and seconds >= tool.timeout:
             text += "; --try-timeout, or its own @tool(timeout=...), gives it longer"
         if late and tool.destructive:
             text += LATE
         error = WorkerError(failure, text)
-        return WorkerAnswer(seconds=seconds, error=error, arguments=arguments, plain=plain)
+        return WorkerAnswer(seconds=seconds, error=error, arguments=arguments)
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
-        """Return an estimate of 0 for tools, else the estimate of the model pool."""
-        if worker.tool or self.models is None:
-            return WorkerEstimate(0.0, 0.0, 0.0)
-        return self.models.estimate(worker, work)
+        """Return an estimate of 0: tools are free."""
+        return WorkerEstimate(0.0, 0.0, 0.0)
 
     async def close(self) -> None:
-        """Close the connections to models. Tools must be closed by the code that opened them."""
-        if self.models is not None:
-            await self.models.close()
+        """Do nothing. Tools must be closed by the code that opened them."""
 
     def _arguments(self, tool: Tool, work: Subtask) -> str:
-        return as_text(tool_arguments(work.arguments, work.inputs, tool, work.plain))
+        return as_text(tool_arguments(work.arguments, work.inputs, tool))
 
 
 def described(tools: Mapping[str, Tool]) -> tuple[CatalogTool, ...]:

@@ -1,25 +1,30 @@
-"""Episodes with real workers: workflows are executed and the results form an outcome table.
+"""`python examples/orchestration/collect_outcomes.py OUT --workers FILE --verifiers V --budget 1`.
+
+Workflows are executed by your workers, and the results form an outcome table for phase 2:
+`tutelage train planner --phase 2 --outcomes OUT/outcomes.json --models OUT/models.json`.
 
 An episode executes one workflow with one worker first at each subtask and the other workers as
 fallbacks, so every worker is tried on every subtask. All episodes share one budget. Their events
 are stored in one file: after a crash the episodes are replayed, recorded answers are reused, and
-only the missing calls are made. The table has the format that `outcomes.py` reads, so phase 2 can
-train on it, also through `--outcomes`. `collect.py` logs executions for phase 1.
+only the missing calls are made.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tutelage.errors import ConfigError
-from tutelage.orchestration.data.workflows import Workflow
+from tutelage.errors import ConfigError, TutelageError
+from tutelage.orchestration.data.synthetic import builtin_graph, generate_plain
+from tutelage.orchestration.data.workflows import Workflow, read_workflows
 from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.execution.record import Execution, NodeStep
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers
@@ -28,21 +33,12 @@ from tutelage.orchestration.execution.workers import UNSERVED, WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.routing.contract import cascade
 from tutelage.runs.folder import write_text
+from tutelage.seeds import SeedTree
 from tutelage.store import open_store
 
 OUTCOMES, MODELS, EVENTS = "outcomes.json", "models.json", "episodes.db"
 AT_ONCE = 8
 """Maximum number of concurrent episodes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Episodes:
-    """Totals of a collection of episodes. `OUTCOMES` and `MODELS` are written to its folder."""
-
-    played: int
-    planned: int
-    """Number of episodes planned; `played` is smaller if the budget runs out."""
-    cost: float
 
 
 def collect_episodes(
@@ -55,8 +51,9 @@ def collect_episodes(
     verifiers: Verifiers | None = None,
     catalog: Catalog | None = None,
     done: Callable[[int, float], None] = lambda number, spent: None,
-) -> Episodes:
-    """Run the episodes and write their table to `folder`. Call again to resume.
+) -> dict[str, float]:
+    """Run the episodes, write their table to `folder`, and return how many were played and planned,
+    and their cost. Call again to resume.
 
     `done` is called with the number of finished episodes and the USD spent. Raises `ConfigError` if
     the budget does not cover the first step, or if no episode has a verified outcome.
@@ -138,4 +135,49 @@ def collect_episodes(
     }
     for path, content in ((folder / MODELS, prices), (folder / OUTCOMES, rows)):
         write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    return Episodes(len(played), len(planned), money.spent)
+    return {"played": len(played), "planned": len(planned), "cost": money.spent}
+
+
+def main() -> int:
+    """Collect the outcomes of real workers, or of simulated ones, and print the totals."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--workers", type=Path, help="workers as JSON or YAML")
+    parser.add_argument("--pool", choices=["simulated", "openai"], default="openai")
+    parser.add_argument("--verifiers", type=Path, help="verifiers by type as JSON")
+    parser.add_argument("--budget", type=float, help="US dollars of all episodes")
+    parser.add_argument("--tasks", type=Path, help="workflows; default: synthetic ones")
+    parser.add_argument("--num-tasks", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    config = WorkConfig(
+        pool=given.pool, workers=given.workers, seed=given.seed, verifiers=given.verifiers
+    )
+    try:
+        pool, graph = config.make_pool(), builtin_graph()
+        if given.pool == "openai" and (given.budget is None or given.verifiers is None):
+            raise ConfigError("real servers cost money: pass --budget, and --verifiers")
+        if given.tasks is None:
+            seeds = SeedTree(given.seed).child("phase2", "tasks")
+            workflows, catalog = generate_plain(graph, given.num_tasks, seeds), graph.catalog
+        else:
+            workflows, catalog = read_workflows(given.tasks)[: given.num_tasks], None
+        made = collect_episodes(
+            given.output,
+            workflows,
+            pool,
+            budget=given.budget,
+            seed=given.seed,
+            verifiers=config.read_verifiers(pool),
+            catalog=catalog,
+            done=lambda number, spent: print(f"{number} episodes, {spent:.6f} USD", flush=True),
+        )
+    except TutelageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print("{played} of {planned} episodes, {cost:.6f} USD".format(**made))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
