@@ -3,6 +3,8 @@ from verl, and what each refuses."""
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import flat_advantages
 import pytest
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 from rl_batches import Batch, batches
 
 from tutelage.algorithms import rl
-from tutelage.algorithms.rl import ESTIMATORS, estimate_advantages, group_counts, whiten
+from tutelage.algorithms.rl import ESTIMATORS, advantages, estimate_advantages, group_counts, whiten
+from tutelage.algorithms.rl.advantages.packed import Estimate
 from tutelage.errors import ConfigError
 
 GROUP = [
@@ -358,3 +361,10 @@ def test_an_estimator_reads_the_settings_that_it_declares_and_no_others(name, se
     plain, _ = rl.estimate_advantages(name, rewards, mask, **given)
     changed, _ = rl.estimate_advantages(name, rewards, mask, **given, **SETTINGS[setting])
     assert torch.equal(plain, changed) is (setting not in rl.ESTIMATORS[name].reads)
+
+
+def test_an_estimator_that_divides_by_zero_is_named() -> None:
+    batch: Any = SimpleNamespace(mask_NL=torch.tensor([[True, False]]))
+    values_NL = torch.tensor([[float("nan"), 0.0]])
+    with pytest.raises(ConfigError, match=r"adv_estimator='mine.py:spread' returned nan"):
+        advantages._check_estimate("mine.py:spread", Estimate(values_NL, values_NL), batch)

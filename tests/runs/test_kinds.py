@@ -201,9 +201,9 @@ def test_an_error_is_kept_as_the_end(counting: ModuleType, tmp_path: Path) -> No
 def test_an_unknown_kind_and_an_earlier_format_say_so(tmp_path: Path) -> None:
     folder = create(tmp_path / "one")
     folder.config.write_text('{"kind": "unheard"}')
-    with pytest.raises(RunError, match="import the module that registers it"):
+    with pytest.raises(RunError, match="a program that imports its module"):
         registered(folder)
-    assert "import the module" in command("resume", folder.path, code=2)
+    assert "imports its module" in command("resume", folder.path, code=2)
     folder.config.write_text('{"config": {"recipe": "math"}}')
     told = " ".join(command("show", folder.path, code=2).split())
     assert "has an old format" in told

@@ -261,7 +261,7 @@ def registered(folder: RunFolder) -> type[RunKind]:
         known = ", ".join(sorted({*BUILT_IN, *_KINDS}))
         raise RunError(
             f"the run in {str(folder.path)!r} has the unknown kind {name!r} (known: {known}); "
-            "import the module that registers it first"
+            "use a program that imports its module and calls tutelage.cli.main()"
         )
     return _KINDS[name]
 

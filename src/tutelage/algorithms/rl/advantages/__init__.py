@@ -102,9 +102,15 @@ def estimate_advantages(
 def _check_estimate(name: str, estimate: object, batch: Packed) -> Estimate:
     """Return an estimator's result. Raises `ConfigError` unless it is an estimate of this batch."""
     shape = tuple(batch.mask_NL.shape)
-    if isinstance(estimate, Estimate) and all(tuple(x_NL.shape) == shape for x_NL in estimate):
-        return estimate
-    raise ConfigError(
-        f"algorithm.adv_estimator={name!r} returned a {type(estimate).__name__}; return "
-        f"Estimate(advantages_NL, returns_NL) with tensors of the shape {shape!r} of batch.mask_NL"
-    )
+    if not isinstance(estimate, Estimate) or any(tuple(x_NL.shape) != shape for x_NL in estimate):
+        raise ConfigError(
+            f"algorithm.adv_estimator={name!r} returned a {type(estimate).__name__}; return "
+            f"Estimate(advantages_NL, returns_NL) with tensors of the shape {shape!r} of "
+            "batch.mask_NL"
+        )
+    if not all(bool(x_NL[batch.mask_NL].isfinite().all()) for x_NL in estimate):
+        raise ConfigError(
+            f"algorithm.adv_estimator={name!r} returned nan or an infinity for a trained token; "
+            "look at divisions by a group's spread, which is 0 where all rewards are equal"
+        )
+    return estimate
