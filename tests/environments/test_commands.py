@@ -293,3 +293,21 @@ def test_splits_have_seeds_apart_and_no_question_twice() -> None:
     assert asked == {"test": 1_000_005, "val": 2_000_005, "train": 5}
     said = {name: [task["question"] for task in found] for name, found in splits.items()}
     assert said == {"test": ["q6", "q7"], "val": ["q4", "q5"], "train": ["q0", "q1", "q2", "q3"]}
+
+
+def test_an_expert_that_replies_what_is_no_action_is_refused(place: Path) -> None:
+    (place / "wordy.py").write_text(
+        COINS
+        + """
+
+class Wordy(Coins):
+    @staticmethod
+    def expert(task, messages):
+        return Message("assistant", "I pay 1")
+"""
+    )
+    done = tutelage("train", "--environment", "wordy.py:Wordy", "--dry-run", *KEYS)
+    assert done.exit_code == 2
+    said = " ".join(done.stderr.split())
+    assert "the expert of the environment" in said
+    assert "'I pay 1'" in said

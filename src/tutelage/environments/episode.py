@@ -129,7 +129,9 @@ def expert_act(expert: Callable[[Task, Sequence[Message]], Message]) -> Act:
     return act
 
 
-async def check_deterministic(factory: EnvironmentFactory, task: Task, seed: int) -> str | None:
+async def check_deterministic(
+    factory: EnvironmentFactory, task: Task, seed: int, step_timeout: float = STEP_SECONDS
+) -> str | None:
     """Play an episode twice with equal seed and replies; return their difference, or None.
 
     The replies are the expert's, else random. Raises `EnvironmentFailedError`.
@@ -138,7 +140,7 @@ async def check_deterministic(factory: EnvironmentFactory, task: Task, seed: int
     episodes: list[PlayedEpisode] = []
     for _ in range(2):
         act = random_act(factory, seed) if expert is None else expert_act(expert)
-        episodes.append(await play_episode(factory, task, seed, act))
+        episodes.append(await play_episode(factory, task, seed, act, step_timeout=step_timeout))
     return describe_difference(*episodes)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from tutelage.config import RunConfig
 from tutelage.environments.episode import PlayedEpisode, check_deterministic, play_episode
+from tutelage.environments.lifecycle import STEP_SECONDS
 from tutelage.environments.protocol import EnvironmentFactory, Observation
 from tutelage.errors import ConfigError, counted
 from tutelage.seeds import SeedTree
@@ -80,13 +81,16 @@ def environment_tasks(
     return splits
 
 
-def check_repeats(factory: EnvironmentFactory, task: Task, seed: int) -> None:
+def check_repeats(
+    factory: EnvironmentFactory, task: Task, seed: int, step_timeout: float = STEP_SECONDS
+) -> None:
     """Play one episode twice if the environment declares itself deterministic. Raises `ConfigError`
     if the two episodes differ."""
     if not factory.deterministic:
         return
     with ThreadPoolExecutor(1) as pool:  # the caller may be in an event loop
-        found = pool.submit(asyncio.run, check_deterministic(factory, task, seed)).result()
+        played = check_deterministic(factory, task, seed, step_timeout)
+        found = pool.submit(asyncio.run, played).result()
     if found is not None:
         raise ConfigError(
             f"the environment {factory.name!r} gave two different episodes for the same task, seed "
@@ -116,7 +120,8 @@ def imitated_episodes(
             f"agent.agent_type={config.agent.agent_type!r} writes its calls as text, and episodes "
             "of an environment are chat; use agent.agent_type=hf, or pass --model NAME"
         )
-    rows, origin = asyncio.run(play_demonstrations(factory, tasks, seeds, config.agent.max_turns))
+    turns, limit = config.agent.max_turns, config.environment.step_timeout
+    rows, origin = asyncio.run(play_demonstrations(factory, tasks, seeds, turns, limit))
     if prompt := config.agent.system_prompt:
         first = Message("system", prompt)
         rows = [replace(row, messages=(first, *row.messages)) for row in rows]
@@ -139,7 +144,11 @@ def fitting(
 
 
 async def play_demonstrations(
-    factory: EnvironmentFactory, tasks: Sequence[Task], seeds: SeedTree, turns: int
+    factory: EnvironmentFactory,
+    tasks: Sequence[Task],
+    seeds: SeedTree,
+    turns: int,
+    step_timeout: float = STEP_SECONDS,
 ) -> tuple[list[Demonstration], str]:
     """Return demonstrations of training tasks of at most `turns` turns each, and a description of
     their origin.
@@ -155,7 +164,14 @@ async def play_demonstrations(
         def act(task: Task, messages: Sequence[Message], observation: Observation) -> Message:
             tools[:] = observation.tools or tools or factory.tools
             if expert is not None:
-                return expert(task, messages)
+                reply = expert(task, messages)
+                if observation.actions and reply.content not in observation.actions:
+                    raise ConfigError(
+                        f"the expert of the environment {factory.name!r} replied "
+                        f"{reply.content!r:.80} to task {task.id!r}, which is none of the actions "
+                        f"{list(observation.actions)!r:.200}"
+                    )
+                return reply
             if not observation.actions:
                 raise ConfigError(
                     f"the environment {factory.name!r} has no expert and offers no actions, so a "
@@ -166,7 +182,9 @@ async def play_demonstrations(
                 )
             return Message("assistant", rng.choice(observation.actions))
 
-        episode = await play_episode(factory, task, seed.value(), act, max_steps=turns)
+        episode = await play_episode(
+            factory, task, seed.value(), act, max_steps=turns, step_timeout=step_timeout
+        )
         said = [*episode.messages]
         while said and said[-1].role != "assistant":
             said.pop()

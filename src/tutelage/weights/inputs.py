@@ -231,7 +231,7 @@ def load_work(
         check(reward, every)
     if factory is not None and tasks.train:
         seed = SeedTree(config.seed).child("environment", "check").value()
-        check_repeats(factory, tasks.train[0], seed)
+        check_repeats(factory, tasks.train[0], seed, config.environment.step_timeout)
     return tasks, tools, reward, factory
 
 
