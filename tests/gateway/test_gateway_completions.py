@@ -38,8 +38,9 @@ async def test_text_is_what_was_sampled(attempt_session: Open, said: str) -> Non
 
 async def test_several_prompts_each_with_choices(attempt_session: Open) -> None:
     case = attempt_session("a", "b", "c", "d")
-    made = (await ask(case, ["one", "two"], n=2, seed=5)).json()
-    assert sorted(c["text"] for c in made["choices"]) == ["a", "b", "c", "d"]
+    made = (await ask(case, ["one", "two"], n=2, seed=5, echo=True)).json()
+    assert sorted(c["text"][3:] for c in made["choices"]) == ["a", "b", "c", "d"]
+    assert [c["text"][:3] for c in made["choices"]] == ["one", "one", "two", "two"]
     assert made["usage"]["prompt_tokens"] == 6, "a prompt counts once"
     assert {c.messages for c in case.client.calls} == {()}
 
@@ -65,3 +66,17 @@ async def test_token_ids_go_in_and_out_and_make_one_row(attempt_session: Open, t
     assert second["text"] == "Bye."
     (row,) = build_rows(chat.calls)
     assert row.trained == len(first["token_ids"]) + len(second["token_ids"])
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"echo": True, "logprobs": 1}, "log-probabilities of the prompt"),
+        ({"echo": True, "stream": True}, "cannot be streamed"),
+        ({"prompt_logprobs": 1, "stream": True}, "cannot be streamed"),
+    ],
+)
+async def test_refusals(attempt_session: Open, tiny: Any, body: Any, words: str) -> None:
+    answer = await ask(attempt_session(scripted_chat(tiny("qwen2").codec, "x")), [1], **body)
+    assert answer.status_code == 400, answer.text
+    assert words in answer.json()["error"]["message"], answer.text

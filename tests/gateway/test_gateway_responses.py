@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
+import openai
+
 from tutelage.engine.script import ScriptedReply
+from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.types import Constraint, Message
 
 from .conftest import FLAT_CALCULATOR, TOOL_TURN, Open, events
+
+ASCENDING: dict[str, Any] = {"order": "asc", "limit": 2}
 
 
 async def test_a_response_is_the_call_on_record(attempt_session: Open) -> None:
@@ -176,3 +182,13 @@ async def test_a_stream_that_breaks(attempt_session: Open) -> None:
     assert (error["type"], failed["type"]) == ("error", "response.failed")
     assert failed["response"]["error"]["message"] == error["message"]
     assert "secret" not in answer.text
+
+
+def test_input_items_come_all_at_once(live: Callable[..., Gateway]) -> None:
+    words = ["one", "two", "three", "four", "five"]
+    session = live().open("r", "a", ScriptedClient(["ok"]))
+    api = openai.OpenAI(base_url=session.base_url, api_key=session.api_key)
+    kept = api.responses.create(model="m", input=[{"role": "user", "content": w} for w in words])
+    listed = api.responses.input_items.list
+    texts = [[item.content[0].text for item in listed(kept.id, **more)] for more in ({}, ASCENDING)]
+    assert texts == [words[::-1], words], "the latest first, as at OpenAI"

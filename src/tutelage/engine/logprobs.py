@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tutelage.types import Sampled
 
-TokenLogprob = tuple[float, tuple[tuple[int, float], ...]]
-"""A token's log-probability at temperature 1, and the most probable tokens with theirs."""
+TokenLogprob = tuple[float | None, tuple[tuple[int, float], ...]]
+"""A token's log-probability at temperature 1 (None for the first token of a prompt), and the most
+probable tokens with theirs."""
 
 
 def token_logprobs(sampled: Sampled) -> tuple[TokenLogprob, ...]:

@@ -314,4 +314,4 @@ def load_served(target: str, *, slots: int, max_length: int | None, seed: int) -
     wanted = max_length or evaluated_agent.max_length
     engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")
     most = CPU_REPLY_TOKENS if policy.device.type == "cpu" else UNBOUNDED
-    return ServedPolicy(engine, policy.codec, SeedTree(seed).child("serve"), most)
+    return ServedPolicy(engine, policy.codec, SeedTree(seed).child("serve"), most, policy)

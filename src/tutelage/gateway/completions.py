@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from tutelage.engine.logprobs import token_logprobs
+from tutelage.engine.logprobs import TokenLogprob, token_logprobs
 from tutelage.errors import SCHEMA_FIELD, ConstraintError
 from tutelage.gateway.record import RecordedRequest
 from tutelage.gateway.request import ChatRequest
@@ -104,6 +104,8 @@ class PendingCompletion(RecordedRequest):
         """Token ids sampled so far, by choice; empty if the client does not stream tokens."""
         self.parts: list[list[Piece]] = [[] for _ in range(choices)]
         """Pieces of text received so far, by choice, from a client that streams text."""
+        self.scored: list[list[TokenLogprob]] = [[] for _ in range(choices)]
+        """Log-probabilities of the prompt's tokens, by choice, if requested."""
         self.prompt_tokens = 0
         """Tokens of the prompt; 0 until the client reports them."""
         self.usage = (0, 0)
@@ -278,7 +280,7 @@ class PendingCompletion(RecordedRequest):
             }
             extra |= {n: each for n, each in listeners.items() if n in self.model.chat_keywords}
         try:
-            return await self.model.client.chat(
+            call = await self.model.client.chat(
                 request.messages,
                 tools=request.tools,
                 sampling=request.sampling,
@@ -290,6 +292,12 @@ class PendingCompletion(RecordedRequest):
                 raise
             message = str(error).replace(f"`{SCHEMA_FIELD}`", f"`{request.schema_field}`")
             raise ConstraintError(message, request.schema_field) from error
+        if request.scored is not None:
+            client: Any = self.model.client
+            self.scored[index] = await asyncio.to_thread(
+                client.score, call.prompt_ids, request.scored
+            )
+        return call
 
     def _add_tokens(self, index: int, ids: Sequence[int]) -> None:
         self.tokens[index] += ids

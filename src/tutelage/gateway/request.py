@@ -48,8 +48,13 @@ class ChatRequest:
     """True if the reply includes token ids, as with vLLM's `return_token_ids`."""
     conversation: tuple[Message, ...] | None = None
     """Messages that a later request may continue, together with the reply; None: not stored."""
+    items: tuple[JSON, ...] = ()
+    """The input items of the request, as the dialect stores them with the conversation."""
     unused: JSON = field(default_factory=_NO_FIELDS)
     """Fields without effect, for the record."""
+    scored: int | None = None
+    """Number of most probable tokens to report for each token of the prompt; None: do not score the
+    prompt."""
     echo: JSON = field(default_factory=_NO_FIELDS)
     """Fields that the reply repeats, in the format of the dialect."""
 

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from tutelage.engine.chat import ChatSession
+from tutelage.engine.logprobs import TokenLogprob
 from tutelage.engine.protocol import Engine, OnPrompt, OnToken
 from tutelage.policy.codec import Codec
+from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.types import UNBOUNDED, Call, ChatOptions, Message
+
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
+
+SCORED = 512
+"""Number of prompt tokens scored at once; each needs one value per vocabulary entry."""
 
 
 class ServedPolicy:
@@ -27,12 +35,13 @@ class ServedPolicy:
         codec: Codec,
         seeds: SeedTree,
         reply_tokens: int = UNBOUNDED,
+        policy: Policy | None = None,
     ) -> None:
         """Create a client that samples with the engine.
 
-        `reply_tokens` is the default limit on the tokens of a reply.
+        `reply_tokens` is the default limit on the tokens of a reply; `policy` scores prompts.
         """
-        self.codec, self.reply_tokens = codec, reply_tokens
+        self.codec, self.reply_tokens, self.policy = codec, reply_tokens, policy
         self._engine, self._seeds = engine, seeds
         self._numbers = itertools.count()
 
@@ -59,3 +68,22 @@ class ServedPolicy:
             return await session.chat(messages, on_token=on_token, on_prompt=on_prompt, **options)
         finally:
             session.close()
+
+    def score(self, ids: tuple[int, ...], top: int) -> list[TokenLogprob]:
+        """Return the log-probability and the `top` alternatives of each token of a prompt.
+
+        Requires a `policy`.
+        """
+        import torch
+
+        assert self.policy is not None
+        scored: list[TokenLogprob] = [(None, ())]
+        for start in range(1, len(ids), SCORED):
+            context = ids[: start + SCORED]
+            row = Row(context, (0,) * start + (1,) * (len(context) - start))
+            logps = self.policy.network.distribution([row], 1.0, torch.float32)
+            values, others = (tensor.tolist() for tensor in logps.topk(top))
+            chosen = logps.gather(1, torch.tensor(context[start:], device=logps.device)[:, None])
+            pairs = (tuple(zip(*each, strict=True)) for each in zip(others, values, strict=True))
+            scored += zip(chosen[:, 0].tolist(), pairs, strict=True)
+        return scored

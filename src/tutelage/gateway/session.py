@@ -252,6 +252,9 @@ class AttemptSession:
         model = self.model(request.model)
         if request.logprobs and model.decoder is None:
             raise invalid(f"model {model.name!r} does not support log-probabilities", "logprobs")
+        if request.scored is not None and getattr(model.client, "policy", None) is None:
+            message = f"model {model.name!r} does not support log-probabilities of the prompt"
+            raise invalid(message, "prompt_logprobs")
         limit = self._token_limit(model)
         if limit is not None and limit < request.sampling.max_tokens:
             request = replace(request, sampling=replace(request.sampling, max_tokens=limit))

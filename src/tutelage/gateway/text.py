@@ -32,7 +32,7 @@ def token_entry(decoder: TextDecoder, token: int, logprob: TokenLogprob) -> JSON
     return {**_entry(decoder, token, value), "top_logprobs": others}
 
 
-def _entry(decoder: TextDecoder, token: int, value: float) -> JSON:
+def _entry(decoder: TextDecoder, token: int, value: float | None) -> JSON:
     """Return a log-probability entry of one token; `bytes` is None for a partial character."""
     text = decoder.decode([token])
     exact = None if "\ufffd" in text else list(text.encode())

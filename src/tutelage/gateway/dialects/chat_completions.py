@@ -105,7 +105,7 @@ def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
         reply_schema(request.response_format, "response_format.json_schema"),
         logprobs=request.logprobs,
         top_logprobs=request.top_logprobs,
-        **request.choices(),
+        **request.choices(request.prompt_logprobs),
     )
 
 
@@ -146,6 +146,21 @@ def _write_reply(reply: PendingCompletion) -> JSON:
     out: JSON = {**heading(reply, "chat.completion"), "choices": choices, "usage": usage(reply)}
     if with_ids:
         out["prompt_token_ids"] = reply.calls[0].prompt_ids
+    if reply.request.scored is not None:
+        out["prompt_logprobs"] = prompt_logprobs(reply, 0)
+    return out
+
+
+def prompt_logprobs(reply: PendingCompletion, index: int) -> list[JSON | None]:
+    """Return the log-probabilities of a choice's prompt, in vLLM's format."""
+    decoder, out = reply.model.decoder, list[JSON | None]()
+    assert decoder is not None
+    for token, (value, top) in zip(reply.calls[index].prompt_ids, reply.scored[index], strict=True):
+        tokens = {
+            str(id): {"logprob": logprob, "decoded_token": decoder.decode([id])}
+            for id, logprob in {**dict(top), token: value}.items()
+        }
+        out.append(None if value is None else tokens)
     return out
 
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, cast
 
-from pydantic import BeforeValidator, Field, PlainValidator, StrictInt
+from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt
 from pydantic_core import PydanticCustomError
 
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
-from tutelage.gateway.dialects.chat_completions import heading, usage
+from tutelage.gateway.dialects.chat_completions import heading, prompt_logprobs, usage
 from tutelage.gateway.dialects.dialect import Dialect
 from tutelage.gateway.dialects.reading import (
     MAX_CHOICES,
@@ -34,6 +34,7 @@ from tutelage.gateway.reply import (
     visible_content,
 )
 from tutelage.gateway.request import ChatRequest
+from tutelage.gateway.text import token_entry
 from tutelage.types import JSON, Call, Sampling
 
 _DEFAULT_TOKENS = 16
@@ -64,7 +65,6 @@ class _Request(ChoicesReader):
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {
         **UNSUPPORTED,
         "suffix": ("",),
-        "echo": (False,),
         "add_special_tokens": (False,),
         "tools": ([],),
         "tool_choice": ("auto", "none"),
@@ -74,6 +74,7 @@ class _Request(ChoicesReader):
     ] = Field(min_length=1, max_length=MAX_CHOICES)
     max_tokens: StrictInt = Field(_DEFAULT_TOKENS, ge=1)
     best_of: StrictInt | None = None
+    echo: StrictBool = False
     logprobs: StrictInt | None = Field(None, ge=0, le=MAX_TOP)
 
 
@@ -84,7 +85,10 @@ def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
         raise invalid("`best_of` must equal `n`: all completions are returned", "best_of")
     if request.n * len(request.prompt) > MAX_CHOICES:
         raise invalid(f"a request can have at most {MAX_CHOICES} choices", "n")
+    if request.echo and request.stream:
+        raise invalid("`echo` cannot be streamed", "echo")
     request.tool_choice = "auto"
+    scored = request.logprobs if request.echo else None
     return request.make_request(
         (),
         (),
@@ -93,16 +97,25 @@ def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
         prompts=tuple(p if isinstance(p, str) else tuple(p) for p in request.prompt),
         logprobs=request.logprobs is not None,
         top_logprobs=request.logprobs or 0,
-        **request.choices(),
+        echo={"echo": True} if request.echo else {},
+        **request.choices(request.prompt_logprobs if scored is None else scored),
     )
 
 
 def _write_reply(reply: PendingCompletion) -> JSON:
     """Return the reply as a `text_completion` object."""
-    choices = [
-        _choice(reply, i, visible_content(reply, choice) or "", choice, reply.logprobs(choice))
-        for i, choice in enumerate(reply.calls)
-    ]
+    decoder, choices = reply.model.decoder, list[JSON]()
+    for i, choice in enumerate(reply.calls):
+        text, entries = visible_content(reply, choice) or "", reply.logprobs(choice)
+        if reply.request.echo:
+            prompt = reply.request.choice_prompt(i)
+            if decoder is not None and not isinstance(prompt, str):
+                prompt = decoder.decode(choice.prompt_ids)
+            text = f"{prompt}{text}"
+        if reply.request.echo and decoder is not None and entries is not None:
+            pairs = zip(choice.prompt_ids, reply.scored[i], strict=True)
+            entries = [*(token_entry(decoder, *pair) for pair in pairs), *entries]
+        choices.append(_choice(reply, i, text, choice, entries))
     return {**heading(reply, "text_completion"), "choices": choices, "usage": usage(reply)}
 
 
@@ -121,13 +134,15 @@ def _choice(
     }
     if reply.request.token_ids:
         out |= {"token_ids": choice.sampled.token_ids, "prompt_token_ids": choice.prompt_ids}
+    if reply.request.scored is not None:
+        out["prompt_logprobs"] = prompt_logprobs(reply, index)
     return out
 
 
 def _logprobs(reply: PendingCompletion, entries: Sequence[JSON]) -> JSON:
     """Return tokens, log-probabilities and text offsets in the format of the Completions API."""
     tokens = [entry["token"] for entry in entries]
-    top = [{e["token"]: e["logprob"] for e in entry["top_logprobs"]} for entry in entries]
+    top = [{e["token"]: e["logprob"] for e in entry["top_logprobs"]} or None for entry in entries]
     return {
         "tokens": tokens,
         "token_logprobs": [entry["logprob"] for entry in entries],

@@ -128,6 +128,7 @@ class _Thinking(RequestObject):
 class _Request(RequestReader):
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {
         **UNSUPPORTED,
+        "prompt_logprobs": (),
         "thread": (),
         "n": (1,),
         "context_management": ({}, {"edits": []}, {"edits": [_KEEP_ALL]}),

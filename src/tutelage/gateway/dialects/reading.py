@@ -143,7 +143,7 @@ class FunctionTool(RequestObject):
 
 _ALWAYS_REFUSED = dict.fromkeys((
     "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
-    "grammar", "json_schema", "regex", "ebnf", "bad_words", "allowed_token_ids", "prompt_logprobs",
+    "grammar", "json_schema", "regex", "ebnf", "bad_words", "allowed_token_ids",
     "logits_processors", "truncate_prompt_tokens", "mirostat", "typical_p", "top_a", "tfs_z",
     "xtc_probability", "dry_multiplier", "dynatemp_range", "max_new_tokens", "n_predict",
 ), ())  # fmt: skip
@@ -266,17 +266,24 @@ class ChoicesReader(RequestReader):
     """Request fields shared by the Chat Completions and Completions APIs."""
 
     n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
+    prompt_logprobs: TopLogprobs | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: StrictBool = False
 
-    def choices(self) -> JSON:
-        """Convert these request fields to fields of a `ChatRequest`. Raises `ApiError`."""
+    def choices(self, scored: int | None) -> JSON:
+        """Convert these request fields to fields of a `ChatRequest`. Raises `ApiError`.
+
+        `scored` is the number of alternatives per prompt token.
+        """
         if self.stream_options is not None and not self.stream:
             raise invalid("`stream_options` requires `stream`: true", "stream_options")
+        if scored is not None and self.stream:
+            raise invalid("log-probabilities of a prompt cannot be streamed", "stream")
         return {
             "n": self.n,
             "include_usage": self.stream_options is not None and self.stream_options.include_usage,
             "token_ids": self.return_token_ids,
+            "scored": scored,
         }
 
 

@@ -75,6 +75,7 @@ _ECHOED: Mapping[str, Any] = {
 class _Request(RequestReader):
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {
         **UNSUPPORTED,
+        "prompt_logprobs": (),
         "background": (False,),
         "conversation": (),
         "prompt": (),
@@ -124,6 +125,7 @@ def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
         logprobs=_LOGPROBS in request.include,
         top_logprobs=request.top_logprobs,
         conversation=conversation if request.store else None,
+        items=tuple(i for i in request.input if i.get("type") != "item_reference"),
         echo=echo,
     )
 
@@ -145,6 +147,15 @@ def _get(path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
     return _write_reply(_find_response(attempt.ledger, path["response"]))
 
 
+def _list_input(path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
+    """List the input items of a response, the latest first unless `order` is asc."""
+    items = _input_items(_find_response(attempt.ledger, path["response"]))
+    ordered = items if query.get("order") == "asc" else items[::-1]
+    first, last = (ordered[at]["id"] if ordered else None for at in (0, -1))
+    ends = {"first_id": first, "last_id": last, "has_more": False}
+    return {"object": "list", "data": ordered, **ends}
+
+
 # ---------------------------------------------------------------- what is kept
 
 
@@ -163,14 +174,29 @@ def _find_response(
 
 
 def _find_item(kept: KeptAnswers, item_id: str) -> JSON | None:
-    """Find an output item of a kept response by id, or return None."""
+    """Find an input or output item of a kept response by id, or return None."""
     for response_id in reversed(kept):
         reply = kept.answer(response_id)
         if reply is not None and reply.request.conversation is not None:
-            for item in _write_reply(reply)["output"]:
+            for item in (*_input_items(reply), *_write_reply(reply)["output"]):
                 if item["id"] == item_id:
                     return item
     return None
+
+
+def _input_items(reply: PendingCompletion) -> list[JSON]:
+    """Return a request's input items in the API's long form, with ids and with content as parts."""
+    items: list[JSON] = []
+    for i, item in enumerate(reply.request.items):
+        out: JSON = {"type": "message", "id": f"{reply.id}-in-{i}", **item}
+        if out["type"] == "message":
+            out.setdefault("status", "completed")
+            if isinstance(text := out.get("content"), str):
+                sampled = out.get("role") == "assistant"
+                kind, more = ("output_text", {"annotations": []}) if sampled else ("input_text", {})
+                out["content"] = [{"type": kind, "text": text, **more}]
+        items.append(out)
+    return items
 
 
 # ---------------------------------------------------------------- reading items
@@ -459,5 +485,6 @@ RESPONSES = Dialect(
     paths={
         "/v1/responses/input_tokens": {"POST": _count},
         "/v1/responses/{response}": {"GET": _get},
+        "/v1/responses/{response}/input_items": {"GET": _list_input},
     },
 )
