@@ -28,8 +28,8 @@ from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
 from tutelage.testing import tiny_policy
 from tutelage.types import Rollout
-from tutelage.weights.optim import Optimizer, supervised_optimizer
-from tutelage.weights.process_group import accumulate
+from tutelage.weights.optim import SUPERVISED, Optimizer, make_optimizer
+from tutelage.weights.process_group import ONE_PROCESS
 
 TEMPLATE = "qwen2.5"
 """The chat template: it writes out the whole schema of a tool, as those of real models do."""
@@ -152,7 +152,8 @@ class _Supervised:
 
     def __init__(self, policy: Policy, recipe: Recipe, seeds: SeedTree) -> None:
         self.policy, self.steps, self._seeds = policy, 0, seeds
-        self._optimizer: Optimizer = supervised_optimizer(policy.named(), lr=recipe.lr)
+        optim = SUPERVISED.model_copy(update={"lr": recipe.lr})
+        self._optimizer: Optimizer = make_optimizer(policy.named(), optim, "muon")
 
     def step(self, parts: Sequence[tuple[Sequence[Row], int]], share: float) -> None:
         """One step on that many rows of each part, at a share of the learning rate."""
@@ -164,7 +165,7 @@ class _Supervised:
             scores = self.policy.score([rows[i] for i in chosen])
             return -scores.logp_K.sum() / total, None
 
-        accumulate(self.policy.parameters(), plan_micro_batches(rows, 4096), loss)
+        ONE_PROCESS.accumulate(self.policy.parameters(), plan_micro_batches(rows, 4096), loss)
         self._optimizer.step(min(1.0, (self.steps + 1) / 20) * share)
         self.policy.version += 1
         self.steps += 1

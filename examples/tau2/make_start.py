@@ -22,7 +22,7 @@ from tutelage.policy.model import Policy, build_policy
 from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.types import Message, ToolCall, ToolSpec
-from tutelage.weights.optim import supervised_optimizer
+from tutelage.weights.optim import SUPERVISED, make_optimizer
 
 STEPS, BATCH, RATE = 240, 16, 3e-3
 
@@ -81,7 +81,7 @@ def make(rows: list[SerializedTask], bad_share: float, steps: int = STEPS, seed:
         bad: [[_row(policy, *one) for one in pair] for pair in both] for bad, both in shown.items()
     }
     rng = SeedTree(seed).child("tau2", "start").python()
-    optimizer = supervised_optimizer(policy.named(), lr=RATE)
+    optimizer = make_optimizer(policy.named(), SUPERVISED.model_copy(update={"lr": RATE}), "muon")
     for step in range(steps):
         picked = rng.choices(range(len(rows)), k=BATCH // 2)
         batch = [one for i in picked for one in encoded[rng.random() < bad_share][i]]

@@ -185,7 +185,7 @@ def test_side_effects_of_a_further_plan_are_not_permitted_by_a_word(
         (("Count", "--catalog", "c.json"), "--catalog cannot be used with --tools or --mcp"),
         (
             ("--plan", "count.json", "--pool", "simulated"),
-            "tools cannot be combined with simulated workers",
+            "--pool and --workers cannot be used with --tools or --mcp",
         ),
         (("--plan", "count.json", "--tools", "none.py"), "file not found"),
         (("--plan", "wrong.json"), "node 0 (count): missing argument 'items'; it takes items"),

@@ -143,8 +143,5 @@ def test_a_dry_run_says_where_settings_come_from_and_leaves_nothing(
     assert "lambda_dag=0.3\n" in everything
     assert "lambda_dag" not in told
     assert "other keys have their defaults; --all prints them" in told
-    assert "48 train, 12 validation, 30 test" in told
-    first = read_workflows(files / "test.json")[0]
-    assert first.instruction in told
     assert "nothing was trained or written" in told
     assert [path.name for path in tmp_path.iterdir()] == ["keys.yaml"]

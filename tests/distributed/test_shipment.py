@@ -36,7 +36,7 @@ def sent(agent: Any, **arguments: Any) -> dict[str, tuple[str, list[Any]]]:
     trainer: Any = Trainer(
         algorithm=algorithm, policy=tiny_policy(), train_dataset=ROWS, output_dir="out", **arguments
     )
-    resolved, _, given = trainer._plan(algorithm, agent, None, None, Path("out"))
+    resolved, _, given = trainer._prepare(algorithm, agent, None, None, Path("out"))
     return dict(put_inputs(training(resolved, given).make_setting()))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from tests.orchestration.executing import ScriptedPool, cut_after, right, workers
+from tests.orchestration.executing import cut_after
 
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
@@ -372,14 +372,3 @@ def test_what_a_result_says_is_no_reference_wherever_it_stands() -> None:
 
 
 # ---------------------------------------------------------------- the pool
-
-
-def test_models_do_what_is_no_tool() -> None:
-    models = ScriptedPool(workers("m"), right())
-    models.mock = False
-    pool = ToolPool({"say": say}, models)
-    executor = Executor(pool, cheapest())
-    plan = Plan("Do it", (Node("say", {"text": "hi"}), Node("translate", {"text": "<node-0>"})))
-    done = asyncio.run(executor.run(plan, seeds=SeedTree(0)))
-    assert [node.worker for node in done.nodes] == ["say", "m"]
-    assert [asked[0] for asked in models.asked] == ["m"]
