@@ -22,7 +22,6 @@ from tutelage.algorithms.rl.entropy import entropy
 from tutelage.algorithms.rl.kl import (
     KL_KINDS,
     AdaptiveKL,
-    FixedKL,
     kl_in_reward,
     kl_penalty,
     kl_pull,
@@ -41,7 +40,6 @@ __all__ = [
     "LOSSES",
     "AdaptiveKL",
     "Estimate",
-    "FixedKL",
     "GroupCounts",
     "LossInputs",
     "Packed",
