@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tutelage.config import RunConfig
 from tutelage.engine.driver import Schedule
@@ -27,9 +27,6 @@ from tutelage.rollouts.workers import RolloutWorkers
 from tutelage.runs.job_inputs import grader_of
 from tutelage.types import JSON, Mode, Sampling
 from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
-
-if TYPE_CHECKING:
-    from tutelage.distributed.ray_workers import RayPool
 
 FROZEN = "frozen "
 """Name of the policy as it was before training."""
@@ -53,6 +50,18 @@ Tell = Callable[[str, str, JSON], None]
 """Callback for an event of a worker: receives a message, the event's name and its values."""
 
 
+class RolloutPool(Protocol):
+    """Rollout workers outside of this process, started before a run begins and ended after it."""
+
+    remarks: Callable[[], list[str]]
+    """Describe the differences of workers that may change rollouts."""
+    placement: Callable[[Callable[[str], Policy], Tell], LocalPlacement]
+    """Return the placement of a run's rollouts on these workers, given a function that returns a
+    trained policy by name, or the one before training."""
+    close: Callable[[], None]
+    """End them."""
+
+
 def check_workers(config: RunConfig) -> None:
     """Raise `MissingExtraError` or `ConfigError` if workers or ranks on Ray are configured and not
     available."""
@@ -64,7 +73,7 @@ def check_workers(config: RunConfig) -> None:
         cluster.check_address(config)
 
 
-def start_workers(setting: TrainingInputs) -> RayPool | None:
+def start_workers(setting: TrainingInputs) -> RolloutPool | None:
     """Start the configured workers, or return None if this process plays rollouts."""
     if setting.config.agent.placement == "local" or setting.group.rank != 0:
         return None

@@ -51,13 +51,13 @@ from tutelage.weights.placement import (
     FROZEN,
     LocalPlacement,
     PlaySettings,
+    RolloutPool,
 )
 from tutelage.weights.process_group import in_step
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.stateful import Stateful
 
-    from tutelage.distributed.ray_workers import RayPool
     from tutelage.weights.vllm_sampler import Servers
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class TrainingRun:
     state: TrainingState = field(default_factory=TrainingState)
     tensors: dict[str, Any] = field(default_factory=dict[str, Any])
     """Tensors of the checkpoint, empty without one."""
-    pool: RayPool | None = None
+    pool: RolloutPool | None = None
     """Workers outside of this process that play rollouts."""
     servers: Servers | None = None
     """vLLM servers that sample the policy, if not this process."""
