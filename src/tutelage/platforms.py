@@ -8,34 +8,31 @@ it.
 from __future__ import annotations
 
 import platform
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from tutelage.errors import ConfigError
 
 Accelerator = Literal["none", "cuda", "rocm", "mps"]
 
 
-class Support(NamedTuple):
-    """The device of `trainer.device=auto`, None on an unsupported platform, and a remark."""
-
-    device: Literal["cpu", "cuda"] | None
-    remark: str = ""
+Support = tuple[Literal["cpu", "cuda"] | None, str]
+"""The device of `trainer.device=auto`, None on an unsupported platform, and a remark."""
 
 
 def platform_support(system: str, accelerator: Accelerator = "none") -> Support:
     """Return the support for a `platform.system()` with an accelerator."""
     if system == "Windows":
         why = "Tutelage does not run on Windows, which lacks fork, process groups and file locks. "
-        return Support(None, f"{why}Install it in WSL 2 (wsl --install), where it runs as on Linux")
+        return None, f"{why}Install it in WSL 2 (wsl --install), where it runs as on Linux"
     if accelerator == "mps":
-        return Support("cpu", "Apple's GPU (mps) is not supported; training runs on the CPU")
+        return "cpu", "Apple's GPU (mps) is not supported; training runs on the CPU"
     if accelerator == "rocm":
-        return Support("cuda", "an AMD GPU through ROCm, on which Tutelage is not tested")
-    return Support("cuda" if accelerator == "cuda" else "cpu")
+        return "cuda", "an AMD GPU through ROCm, on which Tutelage is not tested"
+    return ("cuda" if accelerator == "cuda" else "cpu"), ""
 
 
 def check_platform(system: str | None = None) -> None:
     """Raise `ConfigError` on an unsupported platform, this one unless `system` is given."""
-    found = platform_support(system or platform.system())
-    if found.device is None:
-        raise ConfigError(f"{found.remark}.")
+    device, remark = platform_support(system or platform.system())
+    if device is None:
+        raise ConfigError(f"{remark}.")

@@ -13,7 +13,6 @@ from tutelage.algorithms.rl import (
     CORRECTIONS,
     KL_KINDS,
     AdaptiveKL,
-    FixedKL,
     entropy,
     importance_weights,
     kl_in_reward,
@@ -121,7 +120,6 @@ def test_adaptive_moves_towards_the_target_and_no_faster_than_a_fifth():
     assert AdaptiveKL(1.0, 0.1, 100).update(99.0, 10) == pytest.approx(1.02)
     assert AdaptiveKL(1.0, 0.1, 100).update(0.11, 10) == pytest.approx(1.01)
     assert AdaptiveKL(1.0, 0.1, 100).update(0.1, 10) == 1.0
-    assert FixedKL(0.3).update(99.0, 10) == 0.3
 
 
 def test_refuses_what_it_cannot_mean():

@@ -92,7 +92,7 @@ def test_the_whole_time_is_told_after_the_first_step_of_each_process(
             config=config, tasks=SimpleNamespace(val=(), test=range(4)), given=None, tools={}
         ),
         pace=Pace(rollouts=4, tokens=40, seconds=1.0),
-        clock=SimpleNamespace(elapsed=lambda: 60.0),
+        elapsed=lambda: 60.0,
         expected={"before": 5.0, "rl": None, "after": None},
         run=SimpleNamespace(progress=SimpleNamespace(note=notes.append)),
     )
@@ -124,7 +124,7 @@ def test_the_time_of_a_run_is_estimated_before_it_begins_and_kept_by_phase(
         ctx: Any = SimpleNamespace(
             state=SimpleNamespace(phase="", phase_step=0, results={}),
             setting=work.setting,
-            clock=SimpleNamespace(elapsed=lambda: 0.0),
+            elapsed=lambda: 0.0,
             expected=dict.fromkeys(name for name, _ in training.phases_of(work)),
         )
         told = cost.total_time(ctx)["total"]

@@ -37,7 +37,7 @@ def resolved(recipe: str = "math", **keys: Any) -> Resolved:
 
 def printed(found: Resolved) -> dict[str, Any]:
     """The table of a dry run: values by key."""
-    return {row.key: row.value for row in found.to_table()}
+    return {key: value for key, value, _, _ in found.to_table()}
 
 
 @pytest.mark.parametrize(("loss", "aggregation", "low", "high"), OWN)

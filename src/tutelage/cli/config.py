@@ -13,20 +13,14 @@ from typing import Annotated
 
 import typer
 
-from tutelage.config.fields import Section
-
-
-class _ListOptions(Section):
-    """Options of `config`."""
-
-    markdown: bool = False
-    """The whole page as Markdown."""
-    prompts: bool = False
-    """The keys of prompt searches instead."""
-
 
 def config(
-    options: _ListOptions,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="The whole page as Markdown.")
+    ] = False,
+    prompts: Annotated[
+        bool, typer.Option("--prompts", help="The keys of prompt searches instead.")
+    ] = False,
     word: Annotated[
         str | None, typer.Argument(help="Only keys whose name or another spelling contains this.")
     ] = None,
@@ -46,10 +40,10 @@ def config(
     from tutelage.weights.config.extensions import registered_names
 
     names = registered_names()
-    if options.markdown:
+    if markdown:
         typer.echo(reference_markdown(names), nl=False)
         return
-    rows = prompt_rows() if options.prompts else reference_rows(names)
+    rows = prompt_rows() if prompts else reference_rows(names)
     if word is not None:
         part = word.lower().removeprefix("--").replace("-", "_")
         rows = [row for row in rows if any(part in name for name in (row.key, *row.aliases))]
@@ -57,7 +51,7 @@ def config(
             near = nearest(part)
             hint = f"Did you mean {near!r}?" if near else "`tutelage config` lists every key."
             raise ConfigError(f"no key contains {word!r}. {hint}")
-    recipes = {} if options.prompts else _collect_recipe_values()
+    recipes = {} if prompts else _collect_recipe_values()
     console = output()
     os.environ.setdefault("LESS", "FRX")  # colours, and no pager where it fits the screen
     with console.pager(styles=True) if console.is_terminal else nullcontext():

@@ -7,29 +7,26 @@ from typing import Annotated
 
 import typer
 
-from tutelage.config.fields import Section
-
-
-class _IndexOptions(Section):
-    """Options of `index`."""
-
-    out: Path = Path("corpus.db")
-    """Index file to write; an existing one is replaced."""
-
 
 def index(
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE...", help="Texts: JSONL, JSON, CSV, Parquet, txt or md."),
     ],
-    options: _IndexOptions,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="Index file to write; an existing one is replaced. Default: corpus.db.",
+            show_default=False,
+        ),
+    ] = Path("corpus.db"),
 ) -> None:
     """Build a search index over local files."""
     from tutelage.cli.console import output, say
     from tutelage.errors import counted
     from tutelage.tools import corpus
 
-    out = options.out
     count = counted(corpus.build(files, out), "passage")
     say(
         output(),

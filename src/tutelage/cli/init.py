@@ -11,28 +11,22 @@ from typing import Annotated
 
 import typer
 
-from tutelage.config.fields import Section
 from tutelage.errors import ConfigError
 
 _STARTER = Path(__file__).parent / "starter"
 _FILES = ("agent.py", "tasks.py", "train.toml", "README.md")
 
 
-class _InitOptions(Section):
-    """Options of `init`."""
-
-    endpoint: bool = False
-    """Also write a .env for a model at an endpoint."""
-
-
 def init(
-    options: _InitOptions,
+    endpoint: Annotated[
+        bool, typer.Option("--endpoint", help="Also write a .env for a model at an endpoint.")
+    ] = False,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to.")] = Path(),
 ) -> None:
     """Write an agent, its tasks and its settings, ready to train."""
     from tutelage.cli.console import next_steps, output, say
 
-    names = (*_FILES, *[".env"] * options.endpoint)
+    names = (*_FILES, *[".env"] * endpoint)
     if there := [name for name in names if (directory / name).exists()]:
         raise ConfigError(
             f"{str(directory)!r} already has {', '.join(there)}, so nothing was written; choose "
@@ -53,7 +47,7 @@ def init(
     next_steps(
         console,
         *[f"cd {directory}"] * (directory != Path()),
-        *["put your key into .env"] * options.endpoint,
+        *["put your key into .env"] * endpoint,
         "python tasks.py",
-        search if options.endpoint else "tutelage train agent.py --config train.toml",
+        search if endpoint else "tutelage train agent.py --config train.toml",
     )

@@ -11,19 +11,17 @@ from typing import Annotated
 import typer
 
 from tutelage.cli.options import Trust
-from tutelage.config.fields import Section
-
-
-class _ResumeOptions(Section):
-    """Options of `resume`."""
-
-    allow_changes: bool = False
-    """Resume although agent, reward, tools, model or tasks have changed."""
 
 
 def resume(
     run: Annotated[str, typer.Argument(help="Run folder, or the beginning of its name in runs/.")],
-    options: _ResumeOptions,
+    allow_changes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changes",
+            help="Resume although agent, reward, tools, model or tasks have changed.",
+        ),
+    ] = False,
     trust: Trust = False,
 ) -> None:
     """Resume a run that was stopped or killed."""
@@ -44,4 +42,4 @@ def resume(
         from tutelage.weights.process_group import in_step, launched
 
         folder = in_step(launched(), found)
-    find_view(folder).resume(folder, options.allow_changes)
+    find_view(folder).resume(folder, allow_changes)

@@ -10,9 +10,9 @@ import json
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tutelage.config.fields import Section
+import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,23 +28,22 @@ _OPTIONAL_COLUMNS = ("seed", "tested", "reward", "age", "steps", "disk", "phase"
 """Columns that are removed, in this order, if the terminal is too narrow."""
 
 
-class _RunsOptions(Section):
-    """Options of `runs`."""
-
-    below: Path = Path("runs")
-    """Folder that holds runs."""
-
-
-def runs(options: _RunsOptions) -> None:
+def runs(
+    below: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR", help="Folder that holds runs. Default: runs.", show_default=False
+        ),
+    ] = Path("runs"),
+) -> None:
     """List the runs, newest first."""
     from tutelage.cli.console import escape, output, plain_table, prose, say
     from tutelage.runs.folder import every
 
     console = output()
-    folders = every(options.below)
+    folders = every(below)
     if not folders:
-        below = str(options.below)
-        say(console, f"No runs below {below!r} yet. Start with: tutelage train math")
+        say(console, f"No runs below {str(below)!r} yet. Start with: tutelage train math")
         return
     lines = [_describe_run(folder, time.time()) for folder in folders]
     widths = {n: 2 + max(len(n), *(len(escape(line[n])) for line in lines)) for n in lines[0]}

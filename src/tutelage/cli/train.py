@@ -354,8 +354,8 @@ def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_
     from tutelage.cli.console import prose, say, show_keys
 
     rows = [
-        (row.key, row.value, "; ".join(t for t in (row.origin, row.note) if t not in _UNSET))
-        for row in resolved.to_table()
+        (key, value, "; ".join(text for text in (origin, note) if text not in _UNSET))
+        for key, value, origin, note in resolved.to_table()
     ]
     show_keys(console, rows, all_keys)
     for line in notes:

@@ -54,9 +54,12 @@ def show(console: Console, folder: RunFolder) -> None:
         config = resolved.config
         rule = config.algorithm.adv_estimator if config.algorithm.name == "rl" else "sft"
         own = ("default", "preset", "train ", "derived")
-        rows = [row for row in resolved.to_table() if not row.origin.startswith(own)]
+        table = resolved.to_table()
+        changed = [
+            f"{key}={value}" for key, value, origin, _ in table if not origin.startswith(own)
+        ]
         pairs = [("recipe", f"{config.recipe}, {rule}, seed {config.seed}")]
-        facts(console, [*pairs, *(("set", f"{row.key}={row.value}") for row in rows)], indent=2)
+        facts(console, [*pairs, *(("set", text) for text in changed)], indent=2)
     except ConfigError as error:
         say(console, (f"  the configuration cannot be read: {error}", "yellow"))
     _show_phases(console, folder.read_metrics())

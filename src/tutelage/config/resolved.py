@@ -8,7 +8,7 @@ of a version with other keys. `resolve.py` creates it.
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -21,15 +21,6 @@ from tutelage.errors import ConfigError
 
 SUPERVISED, WEIGHTS = "supervised", "weights"
 """Kinds of run with this configuration, as named in `config.json`."""
-
-
-class _TableRow(NamedTuple):
-    """Row of the resolved table; `value` is plain data (lists instead of tuples)."""
-
-    key: str
-    value: Any
-    origin: str
-    note: str
 
 
 class Resolved(Section):
@@ -50,11 +41,12 @@ class Resolved(Section):
         """Kind of the configured run: `supervised` for the recipe `sft`, else `weights`."""
         return SUPERVISED if self.config.recipe == "sft" else WEIGHTS
 
-    def to_table(self) -> list[_TableRow]:
-        """Return one row per key, in the order of the schema."""
+    def to_table(self) -> list[tuple[str, Any, str, str]]:
+        """Return the key, the value as plain data, its origin and a note of each key, in the order
+        of the schema."""
         notes = self.notes | {key: f"unused: {why}" for key, why in self.unused.items()}
         return [
-            _TableRow(key, plain(get(self.config, key)), self.origin[key], notes.get(key, ""))
+            (key, plain(get(self.config, key)), self.origin[key], notes.get(key, ""))
             for key in leaf_fields()
         ]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -31,15 +30,6 @@ event loop can serve others; with the deterministic one, where others wait anywa
 step."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A running request and the future of its result."""
-
-    future: asyncio.Future[Sampled]
-    resume: Callable[[], None]
-    request: Request
-
-
 class EngineDriver:
     """Run a `NativeEngine` in the event loop as an awaitable `Engine`."""
 
@@ -48,7 +38,8 @@ class EngineDriver:
         engine.chunks = 1 if schedule == "free" else _CHUNKS
         self.schedule: Schedule = schedule
         self.barrier = CallBarrier(self._wake)
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[Sampled], Callable[[], None], Request]] = {}
+        """The future, the end of the wait, and the request, by handle."""
         self._planned: asyncio.AbstractEventLoop | None = None
         """Event loop in which a step is planned."""
 
@@ -81,7 +72,7 @@ class EngineDriver:
         handle = self.engine.submit(request)
         future = asyncio.get_running_loop().create_future()
         resume = self.barrier.wait()
-        self._waiting[handle] = _Waiting(future, resume, request)
+        self._waiting[handle] = future, resume, request
         try:
             return await future
         except asyncio.CancelledError:
@@ -124,10 +115,11 @@ class EngineDriver:
         new_tokens, self.engine.new_tokens = self.engine.new_tokens, []
         for handle, token in new_tokens:
             waiting = self._waiting.get(handle)
-            if waiting is None or waiting.request.on_token is None:
+            on_token = None if waiting is None else waiting[2].on_token
+            if on_token is None:
                 continue
             try:
-                waiting.request.on_token((token,))
+                on_token((token,))
             except Exception as error:  # a failing callback ends its own request only
                 self.engine.cancel(handle)
                 self._resolve(handle, error)
@@ -158,10 +150,11 @@ class EngineDriver:
         waiting = self._waiting.pop(handle, None)
         if waiting is None:
             return
-        waiting.resume()
-        if waiting.future.done():
+        future, resume, _ = waiting
+        resume()
+        if future.done():
             return
         if isinstance(result, Exception):
-            waiting.future.set_exception(result)
+            future.set_exception(result)
         else:
-            waiting.future.set_result(result)
+            future.set_result(result)

@@ -65,7 +65,7 @@ def machine_facts() -> Machine:
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.is_file() and (text := limit.read_text().strip()).isdecimal():
         memory.append(int(text))
-    gpus = torch.cuda.device_count() if this_platform().device == "cuda" else 0
+    gpus = torch.cuda.device_count() if this_platform()[0] == "cuda" else 0
     nodes, ranks = (
         int(os.environ.get(name) or 1) for name in ("GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE")
     )
@@ -160,7 +160,7 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
     threads, shards, source = thread_settings(config.trainer.threads, large=large and not cuda)
     # Each uses one core and holds one micro-batch; the results do not depend on their number.
     for_gradients = 1 if cuda else min(shards, _count_cores()) if large else threads
-    remark = f" ({remark})" if (remark := this_platform().remark) else ""
+    remark = f" ({remark})" if (remark := this_platform()[1]) else ""
     reason = (
         f"{device if device.index else device.type}{remark}, "
         f"{str(dtype).removeprefix('torch.')} ({why}), "
@@ -280,11 +280,11 @@ def changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 
 def describe_machine() -> list[tuple[str, str, str | None]]:
     """Return the `tutelage doctor` lines about torch and the processor: name, value, remedy."""
-    support, cuda = this_platform(), torch.cuda.is_available()
+    (_, remark), cuda = this_platform(), torch.cuda.is_available()
     device = torch.cuda.get_device_name() if cuda else "cpu (torch sees no GPU)"
     return [
         ("torch", torch.__version__, None),
-        ("device", f"{device}; {support.remark}" if support.remark else device, None),
+        ("device", f"{device}; {remark}" if remark else device, None),
         ("cores", str(_count_cores()), None),
         ("processor", f"{cpu_vendor()}, {torch.backends.cpu.get_cpu_capability()}", None),
         ("bfloat16", "native" if has_bfloat16() or cuda else "not native: float32 is used", None),

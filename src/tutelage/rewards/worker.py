@@ -90,13 +90,6 @@ class RewardJob:
     seconds: float | None
 
 
-class _RemoteTraceback(Exception):
-    """A worker's traceback, used as the cause of an error in this process."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
 class _RewardProcess:
     """A worker process and the pipe to it."""
 
@@ -179,7 +172,7 @@ class RewardProcesses:
             if isinstance(result, Reward):
                 return result
             error, trace = result
-            raise error from _RemoteTraceback(trace)
+            raise error from RuntimeError(f"\n{trace}")
         raise GraderError(
             f"reward {job.name!r} on task {job.task_id!r}: its process crashed twice, last with "
             f"exit code {code}"

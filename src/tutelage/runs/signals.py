@@ -14,7 +14,6 @@ import os
 import signal
 import stat
 import threading
-import time
 from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
 from pathlib import Path
@@ -160,17 +159,6 @@ def _leave_lost_terminal() -> None:
 
 def _raise_stop(number: int, frame: FrameType | None) -> None:
     raise StopRequested(number)
-
-
-class Clock:
-    """Seconds of work on a run, over all its processes."""
-
-    def __init__(self, before: float = 0.0) -> None:
-        self._before, self._start = before, time.perf_counter()
-
-    def elapsed(self) -> float:
-        """Return the seconds until now."""
-        return self._before + time.perf_counter() - self._start
 
 
 class StopSignal:

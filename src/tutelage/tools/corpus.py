@@ -12,7 +12,6 @@ import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -30,12 +29,8 @@ _HEADING = re.compile(r"#{1,6}\s+(.*?)\s*#*\s*\Z")
 _TITLE_WEIGHT, _TEXT_WEIGHT = 2.0, 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """One searchable passage of the corpus."""
-
-    title: str
-    text: str
+Passage = tuple[str, str]
+"""Title and text of one searchable passage of the corpus."""
 
 
 def build(files: Sequence[str | Path], out: str | Path) -> int:
@@ -71,7 +66,7 @@ def build(files: Sequence[str | Path], out: str | Path) -> int:
             database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             count = 0
             for passage in (p for file in files for p in _read_passages(file)):
-                row = (passage.title, passage.text)
+                row = passage
                 database.execute("INSERT INTO passages VALUES (?, ?)", row)
                 count += 1
             database.commit()
@@ -116,7 +111,7 @@ def search(path: str | Path, query: str, count: int) -> list[Passage]:
             "ORDER BY bm25(passages, ?, ?), rowid LIMIT ?",
             (match_query, _TITLE_WEIGHT, _TEXT_WEIGHT, count),
         ).fetchall()
-    return [Passage(str(title), str(text)) for title, text in rows]
+    return [(str(title), str(text)) for title, text in rows]
 
 
 def _read_passages(file: str | Path) -> Iterator[Passage]:
@@ -138,7 +133,7 @@ def _read_passages(file: str | Path) -> Iterator[Passage]:
                     f"{row.place}: no text field; the row has {names}; use one of {TEXT_FIELDS}"
                 )
             title = next((fields[name] for name in TITLE_FIELDS if name in fields), "")
-            yield Passage(str(title if title is not None else ""), text)
+            yield str(title if title is not None else ""), text
     else:
         raise DataError(
             f"cannot index {str(path)!r}: unsupported suffix {suffix!r}; use .jsonl, .json, .csv, "
@@ -169,7 +164,7 @@ def _text_passages(path: Path) -> Iterator[Passage]:
 
 def _merge_paragraphs(title: str, paragraphs: list[str]) -> Iterator[Passage]:
     if paragraphs:
-        yield Passage(title, "\n\n".join(paragraphs))
+        yield title, "\n\n".join(paragraphs)
 
 
 def _connect(path: str | Path) -> sqlite3.Connection:

@@ -68,13 +68,11 @@ def format_passages(passages: Sequence[corpus.Passage]) -> str:
     if not passages:
         return _NOTHING
     lines: list[str] = []
-    for number, passage in enumerate(passages, 1):
-        text = " ".join(passage.text.split())
+    for number, (title, text) in enumerate(passages, 1):
+        text = " ".join(text.split())
         if len(text) > RESULT_CHARS:
             text = text[: RESULT_CHARS - 3].rstrip() + "..."
-        lines.append(
-            f"[{number}] {passage.title}: {text}" if passage.title else f"[{number}] {text}"
-        )
+        lines.append(f"[{number}] {title}: {text}" if title else f"[{number}] {text}")
     return "\n".join(lines)
 
 
@@ -123,4 +121,4 @@ async def _query_serper(url: str, key: str, query: str) -> list[corpus.Passage]:
 def _web_passage(item: Mapping[str, Any]) -> corpus.Passage:
     link = item.get("link")
     snippet = str(item.get("snippet") or "")
-    return corpus.Passage(str(item.get("title") or ""), f"{snippet} ({link})" if link else snippet)
+    return str(item.get("title") or ""), f"{snippet} ({link})" if link else snippet

@@ -305,16 +305,16 @@ def with_advantages(
         single_member=rule.single_member,
     )
     own_BT = torch.cat([batch.rewards_BT, rowless_BT])
-    counts = group_counts(own_BT, mask_BT, groups_B, rollouts_B=rollouts_B)
+    groups, alone, flat = group_counts(own_BT, mask_BT, groups_B, rollouts_B=rollouts_B)
     out = torch.tensor([number in batch.left_out for number in batch.rollouts_B])
     return replace(
         batch,
         advantages_BT=advantages_BT[: len(batch.rows)].masked_fill(out.unsqueeze(1), 0.0),
         returns_BT=returns_BT[: len(batch.rows)],
         old_values_BT=batch.old_values_BT if values_BT is None else values_BT,
-        zero_variance=counts.zero_variance,
-        single_member=counts.single_member + batch.closed,
-        groups=counts.groups + batch.closed,
+        zero_variance=flat,
+        single_member=alone + batch.closed,
+        groups=groups + batch.closed,
     )
 
 

@@ -69,7 +69,7 @@ def _expect(work: TrainingRun, demonstration: float, rollout: float, update: flo
 
     The arguments are the seconds of a demonstration, of a rollout, and of the update on a rollout.
     """
-    state, setting, total = work.state, work.setting, work.clock.elapsed()
+    state, setting, total = work.state, work.setting, work.elapsed()
     for phase in work.expected:
         shown, trained, measured = _work(
             setting, phase, state.phase_step if phase == state.phase else 0

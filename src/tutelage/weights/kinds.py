@@ -222,7 +222,7 @@ class WeightTraining(RunKind):
         work, state = self.work, self.work.state
         if state.phase != phase:
             state.phase, state.phase_step, state.phase_data = phase, 0, {}
-        work.phase_began = work.clock.elapsed() - state.seconds.get(phase, 0.0)
+        work.phase_began = work.elapsed() - state.seconds.get(phase, 0.0)
 
     def leave(self, phase: str) -> None:
         """Save the results of a phase, also in a checkpoint."""

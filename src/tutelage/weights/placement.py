@@ -53,19 +53,13 @@ Tell = Callable[[str, str, JSON], None]
 class RolloutPool(Protocol):
     """Rollout workers outside of this process, started before a run begins and ended after it."""
 
-    def remarks(self) -> list[str]:
-        """Describe the differences of workers that may change rollouts."""
-        ...
-
-    def placement(self, policies: Callable[[str], Policy], tell: Tell) -> LocalPlacement:
-        """Return the placement of a run's rollouts on these workers.
-
-        `policies` returns a trained policy by name, or the one before training.
-        """
-        ...
-
-    def close(self) -> None:
-        """End them."""
+    remarks: Callable[[], list[str]]
+    """Describe the differences of workers that may change rollouts."""
+    placement: Callable[[Callable[[str], Policy], Tell], LocalPlacement]
+    """Return the placement of a run's rollouts on these workers, given a function that returns a
+    trained policy by name, or the one before training."""
+    close: Callable[[], None]
+    """End them."""
 
 
 def check_workers(config: RunConfig) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tutelage.algorithms.rl import AdaptiveKL, FixedKL, kl_penalty
+from tutelage.algorithms.rl import AdaptiveKL, kl_penalty
 from tutelage.algorithms.rl.index import RolloutIndex
 from tutelage.config import RunConfig
 from tutelage.errors import ConfigError, ModelError
@@ -46,14 +46,11 @@ class ReferencePolicy:
         for tensor in policy.parameters():
             tensor.requires_grad_(False)
         kl_ctrl = config.algorithm.kl_ctrl
-        self._control: AdaptiveKL | FixedKL = FixedKL(kl_ctrl.kl_coef)
+        self.beta = kl_ctrl.kl_coef
+        """Coefficient of the KL in the reward."""
+        self._adaptive: AdaptiveKL | None = None
         if kl_ctrl.type == "adaptive":
-            self._control = AdaptiveKL(kl_ctrl.kl_coef, kl_ctrl.target_kl, kl_ctrl.horizon)
-
-    @property
-    def beta(self) -> float:
-        """Return the coefficient of the KL in the reward."""
-        return self._control.coef
+            self._adaptive = AdaptiveKL(kl_ctrl.kl_coef, kl_ctrl.target_kl, kl_ctrl.horizon)
 
     def distribution(self, rows: Sequence[Row]) -> Tensor:
         """Log-probabilities of the whole vocabulary at the trained tokens, [K, V]."""
@@ -95,7 +92,8 @@ class ReferencePolicy:
                 for x_BT in (self.beta * batch.kl_BT, batch.rewards_BT)
             )
             out |= {"kl/pull": prices / rewards} if rewards else {}
-            self._control.update(penalty, len(set(batch.rollouts_B)))
+            if self._adaptive is not None:
+                self.beta = self._adaptive.update(penalty, len(set(batch.rollouts_B)))
         return out
 
     def state_dict(self) -> dict[str, Any]:
@@ -104,7 +102,9 @@ class ReferencePolicy:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the coefficient, bit for bit."""
-        self._control.coef = float(state_dict["coef"])
+        self.beta = float(state_dict["coef"])
+        if self._adaptive is not None:
+            self._adaptive.coef = self.beta
 
 
 def _known(x_BT: Tensor | None) -> Tensor:

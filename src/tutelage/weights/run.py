@@ -40,7 +40,6 @@ from tutelage.runs.metrics import (
 )
 from tutelage.runs.progress import LATER
 from tutelage.runs.resume_hint import resume_command
-from tutelage.runs.signals import Clock
 from tutelage.statistics.outcome import RewardKind, Success, format_cause
 from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import ingest_traces
@@ -82,7 +81,7 @@ class TrainingRun:
     servers: Servers | None = None
     """vLLM servers that sample the policy, if not this process."""
     run: Run = field(init=False)
-    clock: Clock = field(init=False)
+    _started: float = field(init=False)
     placement: LocalPlacement = field(init=False)
     """The placement of rollouts."""
     recorded: dict[tuple[int, str, str], dict[str, Rollout]] = field(
@@ -101,6 +100,10 @@ class TrainingRun:
     finished: bool = False
     _frozen: Policy | None = None
 
+    def elapsed(self) -> float:
+        """Return the seconds of work on the run, over all its processes."""
+        return time.perf_counter() - self._started
+
     def open(self, run: Run) -> None:
         """Load a checkpoint's tensors and the rollouts recorded since; on several ranks
         rank 0's."""
@@ -118,7 +121,7 @@ class TrainingRun:
             for name, policy in self.policies.items():
                 policy.load_tensors(weights[name])
         state, tensors = self.state, self.tensors
-        self.clock = Clock(state.seconds.get("total", 0.0))
+        self._started = time.perf_counter() - state.seconds.get("total", 0.0)
         for rollout in run.store.rollouts(run.id, after=state.tick):
             key = (rollout.step, rollout.mode.value, rollout.label)
             self.recorded.setdefault(key, {})[rollout.id] = rollout
@@ -190,7 +193,7 @@ class TrainingRun:
         self.run.writer.flush()
         state = self.state
         state.policy_version = self.setting.policy.version
-        state.seconds["total"] = self.clock.elapsed()
+        state.seconds["total"] = self.elapsed()
         tensors: dict[str, Any] = {
             "policy": {n: t.detach() for n, t in self.setting.policy.named()},
             "kept": self.kept,
@@ -219,7 +222,7 @@ class TrainingRun:
     def seconds_left(self) -> float | None:
         """Return the seconds until `trainer.minutes` are over, or None without that limit."""
         minutes = self.setting.config.trainer.minutes
-        return None if minutes is None else max(0.0, 60 * minutes - self.clock.elapsed())
+        return None if minutes is None else max(0.0, 60 * minutes - self.elapsed())
 
     def ended(self, phase: str, limit: int | None) -> bool:
         """Return True if a phase is over. A decision by time is recorded and repeated on resume."""
@@ -265,7 +268,7 @@ class TrainingRun:
     def end_step(self, phase: str, values: dict[str, float]) -> None:
         """Log a step, write a checkpoint if it is due, and stop if requested."""
         trim_memory()
-        values["time/elapsed"] = self.clock.elapsed()
+        values["time/elapsed"] = self.elapsed()
         phases, step = list(self.expected), self.state.phase_step
         later = [self.expected[name] for name in phases[phases.index(phase) + 1 :]]
         if None not in later:

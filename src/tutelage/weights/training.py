@@ -256,7 +256,7 @@ def phases_of(work: TrainingRun) -> list[Phase]:
 def leave(work: TrainingRun, phase: str) -> None:
     """Save the results of a phase that has ended, also in a checkpoint."""
     state, setting, folder = work.state, work.setting, work.run.folder
-    state.seconds[phase] = work.clock.elapsed() - work.phase_began
+    state.seconds[phase] = work.elapsed() - work.phase_began
     work.optimizer = None
     if phase in STEPS:
         state.results[STEPS[phase]] = state.phase_step
@@ -285,7 +285,7 @@ def outcome(work: TrainingRun, status: str) -> JSON:
         "algorithm": config.algorithm.name,
         "level": None if config.data.train_files or setting.environment else config.data.level,
         "seed": config.seed,
-        "wall_seconds": round(work.clock.elapsed(), 3),
+        "wall_seconds": round(work.elapsed(), 3),
         **{k: values.get(k, 0) for k in ("rl_steps", "cold_start_steps", "mixed_steps")},
         "best_step": values.get(BEST, {}).get("step"),
         "rollouts": state.rollouts,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES, estimator, loss
 from tutelage.algorithms.rl.advantages import estimate_advantages
-from tutelage.algorithms.rl.advantages.groups import GroupCounts, group_counts
+from tutelage.algorithms.rl.advantages.groups import group_counts
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 from tutelage.algorithms.rl.advantages.whiten import whiten
 from tutelage.algorithms.rl.aggregate import AGGREGATIONS, aggregate, aggregation_denominator
@@ -22,7 +22,6 @@ from tutelage.algorithms.rl.entropy import entropy
 from tutelage.algorithms.rl.kl import (
     KL_KINDS,
     AdaptiveKL,
-    FixedKL,
     kl_in_reward,
     kl_penalty,
     kl_pull,
@@ -41,8 +40,6 @@ __all__ = [
     "LOSSES",
     "AdaptiveKL",
     "Estimate",
-    "FixedKL",
-    "GroupCounts",
     "LossInputs",
     "Packed",
     "TokenLoss",

@@ -123,17 +123,6 @@ def kl_in_reward(scores_BT: Tensor, kl_BT: Tensor, mask_BT: Tensor, beta: float)
 
 
 @dataclass(slots=True)
-class FixedKL:
-    """A constant KL coefficient: `algorithm.kl_ctrl.type=fixed`."""
-
-    coef: float
-
-    def update(self, kl: float, n: int) -> float:
-        """Return the coefficient, which does not depend on the measured KL."""
-        return self.coef
-
-
-@dataclass(slots=True)
 class AdaptiveKL:
     """A KL coefficient that is adapted until the measured KL is near `target`.
 

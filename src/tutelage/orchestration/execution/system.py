@@ -28,7 +28,7 @@ from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import LatePlanError, Plan
+from tutelage.orchestration.plan.dag import NoPlanError, Plan
 from tutelage.orchestration.routing.contract import Router, cheapest
 from tutelage.seeds import SeedTree
 from tutelage.store import Store
@@ -45,13 +45,14 @@ def execution_seeds(seed: int, name: str | int) -> SeedTree:
 
 
 async def planned_within(deadline: float | None, made: Awaitable[Plan]) -> Plan:
-    """Wait for a plan, at most `deadline` seconds. Raises `LatePlanError` after the deadline."""
+    """Wait for a plan, at most `deadline` seconds. Raises `NoPlanError` after the deadline."""
     try:
         async with asyncio.timeout(deadline):
             return await made
     except TimeoutError as error:
-        message = f"the deadline of {deadline or 0:g} s passed during planning"
-        raise LatePlanError(message) from error
+        late = NoPlanError(f"the deadline of {deadline or 0:g} s passed during planning")
+        late.exit_code = 1
+        raise late from error
 
 
 class OrchestrationSystem:
@@ -126,7 +127,7 @@ class OrchestrationSystem:
         share. `name` selects the random seeds (default: a counter). `journal` is the store of a
         run, or a file; its events survive a kill, and a second call with the same arguments does
         not repeat finished work. Raises the errors of `Executor.run` and of the planner:
-        `NoPlanError` if it declines, `LatePlanError` if the deadline passes during planning.
+        `NoPlanError` if it declines or the deadline passes during planning.
         """
         number, self._count = self._count, self._count + 1
         seeds = execution_seeds(self._seed, number if name is None else name)

@@ -106,12 +106,6 @@ class NoPlanError(DataError):
     """The planner has no plan for an instruction. The message has the reason."""
 
 
-class LatePlanError(NoPlanError):
-    """The deadline of an execution passed during planning."""
-
-    exit_code = 1
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Instruction and its subtasks. Raises `DataError` if the subtasks do not form a DAG."""

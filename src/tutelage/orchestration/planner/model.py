@@ -239,7 +239,7 @@ def search(
         before = torch.where(done, end, tool)
         total = _kept(total, beam) + text.so_far_TD[before] * ~done[:, :, None]
         mentioned = text.mentions(before)
-        covered = _kept(covered, beam) + mentioned.words_BNP
+        covered = _kept(covered, beam) + mentioned[0]
         used = _kept(used, beam).scatter(2, before[:, :, None], True)
         used[:, :, end] = False
     return tensor[:, :, : max(1, tensor.shape[2] - 1)] if done.all() else tensor, scores
@@ -401,7 +401,8 @@ class PlannerModel(nn.Module):
             "set_loss": losses.set_loss(anywhere, types),
         }
         nodes = max(1, count - 1)
-        mentioned = Mentions(*(part[:, :nodes] for part in mentioned))
+        words_BNP, centre_BN = mentioned
+        mentioned = (words_BNP[:, :nodes], centre_BN[:, :nodes])
         edges = self._edges(
             text, state[:, :nodes], placed[:, :nodes], mentioned, plan_targets.lengths_B
         )
@@ -526,11 +527,12 @@ class PlannerModel(nn.Module):
         of their tools in the text."""
         before = F.pad(placed, (1, 0), value=len(self.catalog) + 1)[:, :-1]
         mentioned = text.mentions(placed)
-        earlier = Mentions(  # mentions of the previous tool, the start value for the first
-            F.pad(mentioned.words_BNP, (0, 0, 1, 0))[:, :-1],
-            F.pad(mentioned.centre_BN, (1, 0), value=-1.0)[:, :-1],
+        words_BNP, centre_BN = mentioned
+        earlier = (  # mentions of the previous tool, the start value for the first
+            F.pad(words_BNP, (0, 0, 1, 0))[:, :-1],
+            F.pad(centre_BN, (1, 0), value=-1.0)[:, :-1],
         )
-        covered = earlier.words_BNP.cumsum(1)
+        covered = earlier[0].cumsum(1)
         so_far = text.so_far_TD[before].cumsum(1)
         places = torch.arange(before.shape[1])
         values = self.network.states(text, before, so_far, earlier, covered, places)

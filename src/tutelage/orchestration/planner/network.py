@@ -74,16 +74,13 @@ class Encoded(NamedTuple):
         share_BPN = picked_BPN / self.spoken_BT.gather(1, index)[:, None]
         words_BNP = share_BPN.transpose(1, 2) * (tools_BN < tools)[:, :, None]
         places_P = torch.arange(width, dtype=torch.float32)
-        return Mentions(words_BNP, words_BNP @ places_P - (tools_BN > tools).float())
+        return words_BNP, words_BNP @ places_P - (tools_BN > tools).float()
 
 
-class Mentions(NamedTuple):
-    """Words of the text that mention the tools at some positions."""
-
-    words_BNP: Tensor
-    """Distribution over the words; zero for the end and the start."""
-    centre_BN: Tensor
-    """Mean word index under the distribution; -1 for the start."""
+Mentions = tuple[Tensor, Tensor]
+"""Words of the text that mention the tools at some positions: the distribution over the words
+`words_BNP`, zero for the end and the start, and its mean word index `centre_BN`, -1 for the
+start."""
 
 
 class PlannerNetwork(nn.Module):
@@ -213,7 +210,7 @@ class PlannerNetwork(nn.Module):
         state = text.hidden_BD[:, None] + text.before_TD[before_BN] + sum_BND + place_ND
         # There are fewer states than words, so keys and values are projected on their side.
         scores = self.query(state) @ text.words_BPD.transpose(1, 2) / math.sqrt(state.shape[-1])
-        gap_BNP = torch.arange(text.real_BP.shape[1])[None, None] - mentioned.centre_BN[:, :, None]
+        gap_BNP = torch.arange(text.real_BP.shape[1])[None, None] - mentioned[1][:, :, None]
         gaps = (gap_BNP / 16, torch.tanh(gap_BNP / 4), torch.exp(-(gap_BNP**2) / 32))
         walked = torch.stack([*gaps, (gap_BNP < 0).float()], dim=-1)
         scores = scores + self.walk(walked).squeeze(-1) - self.cover * covered_BNP
@@ -259,7 +256,8 @@ class PlannerNetwork(nn.Module):
 
         The context of the words about a tool indicates its inputs.
         """
-        spoken_BND = mentioned.words_BNP @ text.words_BPD
+        words_BNP, centre_BN = mentioned
+        spoken_BND = words_BNP @ text.words_BPD
         both = torch.cat([state_BND, text.out_TD[placed_BN], spoken_BND], dim=-1)
         both = F.dropout(both, DROPOUT, self.training)
         count = both.shape[1]
@@ -268,7 +266,6 @@ class PlannerNetwork(nn.Module):
         steps = torch.arange(count)
         gap_NN = steps[None, :] - steps[:, None]
         length = lengths_B[:, None, None].float().clamp(min=1)
-        centre_BN = mentioned.centre_BN
         apart_BNN = centre_BN[:, None, :] - centre_BN[:, :, None]
         known = torch.stack(
             [

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tutelage.runs.report.formatting import cut, listed, percent, short
 from tutelage.runs.report.source import Points, ReportSource
-from tutelage.runs.report.svg import Panel, Series, Style, draw
+from tutelage.runs.report.svg import Series, Style, Unit, draw
 from tutelage.runs.stored_evaluation import control_estimator
 from tutelage.tasks.overlap import split_name, success_title
 from tutelage.tools.loading import display_name
@@ -210,9 +210,10 @@ def _chart(
     drawn = [(series, label) for series, label in curves if series.points]
     if not drawn:
         return None
-    panel = Panel([series for series, _ in drawn], "percent" if percent_axis else "plain")
+    unit = "percent" if percent_axis else "plain"
+    picture = draw([series for series, _ in drawn], unit, size=_WIDE, x_label=x_label)
     legend = [(s.role, s.style, label) for s, label in reversed(drawn) if label]
-    return Chart(title, note, draw(panel, size=_WIDE, x_label=x_label), legend)
+    return Chart(title, note, picture, legend)
 
 
 def _over_minutes(source: ReportSource, phase: str, metric: str) -> Points:
@@ -231,7 +232,7 @@ def _diagnostic_chart(source: ReportSource, wanted: _Diagnostic) -> Chart | None
         unit = "plain"
     curves = [series for series, _ in _course(above if unit == "log" else points, "")]
     words = f"{(percent if unit == 'share' else short)(points[-1][1])} {wanted.unit}".rstrip(" ")
-    return _small(wanted.title, wanted.note, Panel(curves, unit, bar=wanted.bar), words)
+    return _small(wanted.title, wanted.note, curves, unit, words, wanted.bar)
 
 
 def _tool_errors_chart(source: ReportSource) -> Chart | None:
@@ -249,8 +250,8 @@ def _tool_errors_chart(source: ReportSource) -> Chart | None:
     if not points:
         return None
     note = f"Share of the calls of {listed([cut(tool, 40) for tool in tools])} that failed."
-    panel = Panel([Series(points, "train")], "share")
-    return _small("Tool errors", note, panel, percent(points[-1][1]))
+    curves = [Series(points, "train")]
+    return _small("Tool errors", note, curves, "share", percent(points[-1][1]))
 
 
 def _reward_parts(source: ReportSource) -> Iterator[_Diagnostic]:
@@ -266,5 +267,13 @@ def _reward_parts(source: ReportSource) -> Iterator[_Diagnostic]:
             yield _Diagnostic(f"Reward part {cut(part, 40)}", note, metric)
 
 
-def _small(title: str, note: str, panel: Panel, value: str) -> Chart:
-    return Chart(title, note, draw(panel, size=_SMALL, x_label="RL step", font=10), value=value)
+def _small(
+    title: str,
+    note: str,
+    curves: Sequence[Series],
+    unit: Unit,
+    value: str,
+    bar: float | None = None,
+) -> Chart:
+    picture = draw(curves, unit, bar, size=_SMALL, x_label="RL step", font=10)
+    return Chart(title, note, picture, value=value)

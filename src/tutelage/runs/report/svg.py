@@ -31,14 +31,8 @@ class Series:
     style: Style = "line"
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Pair of axes. `unit` scales y and formats its ticks; `bar` is the height of a horizontal
-    line."""
-
-    series: Sequence[Series]
-    unit: Literal["plain", "share", "percent", "log"] = "plain"
-    bar: float | None = None
+Unit = Literal["plain", "share", "percent", "log"]
+"""Scale of y and format of its ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +52,32 @@ class _Axis:
         return round(self.start + share * (self.end - self.start), 1)
 
 
-def draw(panel: Panel, *, size: tuple[int, int], x_label: str, font: float = 12) -> str:
-    """Return the panel as one SVG element that fills the available width; `size` is in pixels."""
+def draw(
+    curves: Sequence[Series],
+    unit: Unit,
+    bar: float | None = None,
+    *,
+    size: tuple[int, int],
+    x_label: str,
+    font: float = 12,
+) -> str:
+    """Return the curves as one SVG element that fills the available width; `size` is in pixels,
+    `bar` the height of a horizontal line."""
     width, height = size
-    low, high, ticks, words = _scale(panel)
+    low, high, ticks, words = _scale(curves, unit, bar)
     left = 0.64 * font * max((len(words(tick)) for tick in ticks), default=0) + font / 2
-    xs = [max(-_FAR, min(_FAR, x)) for s in panel.series for x, _ in s.points] or [0.0]
+    xs = [max(-_FAR, min(_FAR, x)) for s in curves for x, _ in s.points] or [0.0]
     room = 0.02 * (max(xs) - min(xs)) or 1.0
     x = _Axis(min(xs) - room, max(xs) + room, left, width - font)
     bottom = height - 3.2 * font
-    y = _Axis(low, high, bottom, 0.7 * font, log=panel.unit == "log")
+    y = _Axis(low, high, bottom, 0.7 * font, log=unit == "log")
     parts: list[str] = []
     for tick in ticks:
         parts.append(_line(x, y.at(tick), "rule"))
         parts.append(_text(left - font / 2, y.at(tick) + 0.35 * font, words(tick), "end"))
-    parts += [_curve(series, x, y) for series in panel.series if series.points]
-    if panel.bar is not None:
-        parts.append(_line(x, y.at(panel.bar), "limit before"))
+    parts += [_curve(series, x, y) for series in curves if series.points]
+    if bar is not None:
+        parts.append(_line(x, y.at(bar), "limit before"))
     parts += [
         _text(x.at(tick), bottom + 1.4 * font, short(tick), "middle")
         for tick in _ticks(min(xs), max(xs), 5, whole=True)
@@ -90,19 +93,19 @@ _Scale = tuple[float, float, Sequence[float], Callable[[float], str]]
 """Range of y, its ticks, and their format."""
 
 
-def _scale(panel: Panel) -> _Scale:
-    ys = [max(-_FAR, min(_FAR, y)) for s in panel.series for _, y in s.points] or [0.0]
-    if panel.unit == "log":
-        above = [v for v in (*ys, panel.bar or 0.0) if v > 0] or [1.0]
+def _scale(curves: Sequence[Series], unit: Unit, bar: float | None) -> _Scale:
+    ys = [max(-_FAR, min(_FAR, y)) for s in curves for _, y in s.points] or [0.0]
+    if unit == "log":
+        above = [v for v in (*ys, bar or 0.0) if v > 0] or [1.0]
         low, high = math.log10(min(above) / 3), math.log10(max(above) * 3)
         powers = range(math.ceil(low), math.floor(high) + 1)
         return low, high, [10.0**n for n in powers[:: -(-len(powers) // 4) or 1]], short
-    if panel.unit == "percent":
+    if unit == "percent":
         return min(0.0, *ys) - 0.03, max(1.0, *ys) + 0.03, (0, 0.25, 0.5, 0.75, 1), percent
     low, high = min(0.0, *ys), max(0.0, *ys)
-    room = 0.06 * (high - low) or (0.01 if panel.unit == "share" else 1.0)
+    room = 0.06 * (high - low) or (0.01 if unit == "share" else 1.0)
     low, high = low - (room if low < 0 else room / 3), high + room
-    return low, high, _ticks(low, high, 3), percent if panel.unit == "share" else short
+    return low, high, _ticks(low, high, 3), percent if unit == "share" else short
 
 
 def _ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:

@@ -89,13 +89,13 @@ def make_view(source: ReportSource) -> dict[str, Any]:
         "phases": list(_phases(source)),
         "settings": [
             (
-                row.key,
-                cut(json.dumps(row.value, ensure_ascii=False), _VALUE_LIMIT),
-                cut(row.origin, _VALUE_LIMIT),
-                cut(row.note, _VALUE_LIMIT),
-                not row.origin.startswith("default"),
+                key,
+                cut(json.dumps(value, ensure_ascii=False), _VALUE_LIMIT),
+                cut(origin, _VALUE_LIMIT),
+                cut(note, _VALUE_LIMIT),
+                not origin.startswith("default"),
             )
-            for row in rows
+            for key, value, origin, note in rows
         ],
         "conditions": list(_flat(source.conditions)),
         "commands": list(_commands(source, finished, [p.after.rollout_id for p in pairs])),

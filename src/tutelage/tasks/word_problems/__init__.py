@@ -34,13 +34,8 @@ LISTED = 4
 """Number of items on the price list of a task."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Vocabulary:
-    """Parts of questions: names, (singular, plural) of items, and templates by kind."""
-
-    names: list[str]
-    items: list[tuple[str, str]]
-    templates: dict[str, list[str]]
+_Vocabulary = tuple[list[str], list[tuple[str, str]], dict[str, list[str]]]
+"""Parts of questions: names, (singular, plural) of items, and templates by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +118,16 @@ def _make_task(split: Split, index: int, kinds: Sequence[str], rng: random.Rando
     """Draw the task at an index."""
     turn, place = divmod(index, len(kinds))
     kind, unseen = kinds[place], split != "train" and turn % UNSEEN_EVERY == 0
-    words = _load_vocabulary(split)
-    templates = words.templates if unseen else _load_vocabulary("train").templates
+    names, items, templates = _load_vocabulary(split)
+    if not unseen:
+        templates = _load_vocabulary("train")[2]
     problem = _draw_problem(kind, rng)
     while split_of(f"{kind}:{problem.expression}") != split:
         problem = _draw_problem(kind, rng)
-    listed = rng.sample(words.items, LISTED)
+    listed = rng.sample(items, LISTED)
     item, plural = listed[0]
     question = rng.choice(templates[kind]).format(
-        name=rng.choice(words.names), items=plural, **problem.numbers
+        name=rng.choice(names), items=plural, **problem.numbers
     )
     calls = [_gold_call("calculator", problem.answer, expression=problem.expression)]
     fields: dict[str, Any] = {
@@ -160,12 +156,11 @@ def _load_vocabulary(split: Split) -> _Vocabulary:
     name = "unseen.json" if split == "test" else "seen.json"
     read = json.loads(files(__name__).joinpath(name).read_text(encoding="utf-8"))
     items = [(one, many) for one, many in read["items"]]
-    words = _Vocabulary(read["names"], items, read["templates"])
     if split == "test":
-        return words
+        return read["names"], items, read["templates"]
     held_out = split == "val"
-    templates = {kind: _select(those, held_out) for kind, those in words.templates.items()}
-    return _Vocabulary(_select(words.names, held_out), _select(items, held_out), templates)
+    templates = {kind: _select(those, held_out) for kind, those in read["templates"].items()}
+    return _select(read["names"], held_out), _select(items, held_out), templates
 
 
 def _select(those: Sequence[_T], held_out: bool) -> list[_T]:

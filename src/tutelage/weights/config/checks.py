@@ -95,7 +95,7 @@ def _devices(config: RunConfig, machine: Machine) -> Iterator[Finding]:
     device, there, nodes = config.trainer.device, machine.cuda_devices, "trainer.nnodes"
     gpu, placed = machine.device_of(config) == "cuda", machine.placed_ranks(config) > 1
     if device == "mps":
-        yield "trainer.device", platform_support("Darwin", "mps").remark, "Use trainer.device=cpu."
+        yield "trainer.device", platform_support("Darwin", "mps")[1], "Use trainer.device=cpu."
     if device == "cuda" and not there:
         yield "trainer.device", "no CUDA device is available", "Use trainer.device=cpu."
     parts = config.rollout.tensor_model_parallel_size > 1 and not config.rollout.servers

@@ -10,8 +10,6 @@ Legend: B rows, N rollouts, G groups, L trained tokens of a rollout.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -26,20 +24,11 @@ EPSILON = 1e-6
 """Added to a group's standard deviation before dividing by it."""
 
 
-class GroupCounts(NamedTuple):
-    """The number of groups in a batch, and the number of groups with zero variance."""
-
-    groups: int
-    single_member: int
-    """Groups of fewer than two rollouts."""
-    zero_variance: int
-    """Groups of two or more whose rewards are all equal."""
-
-
 def group_counts(
     rewards_BT: Tensor, mask_BT: Tensor, groups_B: Ids, *, rollouts_B: Ids | None = None
-) -> GroupCounts:
-    """Count the groups, and those with zero variance; arguments as in `estimate_advantages`."""
+) -> tuple[int, int, int]:
+    """Return the number of groups, of groups of fewer than two rollouts, and of groups of two or
+    more whose rewards are all equal; arguments as in `estimate_advantages`."""
     places = TokenSlots.of(mask_BT, rollouts_B)
     _, final_N = places.pack_rewards(rewards_BT)
     group_N, groups = places.groups(groups_B)
@@ -47,11 +36,7 @@ def group_counts(
     flat_G = extreme_G(final_N, group_N, groups, "amin") == extreme_G(
         final_N, group_N, groups, "amax"
     )
-    return GroupCounts(
-        groups=groups,
-        single_member=int((sizes_G < 2).sum()),
-        zero_variance=int((flat_G & (sizes_G >= 2)).sum()),
-    )
+    return groups, int((sizes_G < 2).sum()), int((flat_G & (sizes_G >= 2)).sum())
 
 
 def groups_of(batch: Packed) -> Tensor:
