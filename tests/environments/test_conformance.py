@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -47,6 +50,32 @@ class Leaky(Guess):
         return [Task(f"{split}{i}", {"question": str(i)}) for i in range(n)]
 
 
+class Lingers(Guess):
+    over = threading.Event()
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        threading.Thread(target=Lingers.over.wait, name="simulator", daemon=True).start()
+        return await super().reset(task, seed)
+
+
+class Child(Guess):
+    children: list[subprocess.Popen[bytes]] = []  # noqa: RUF012
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        Child.children.append(subprocess.Popen(["sleep", "60"]))
+        return await super().reset(task, seed)
+
+
+@pytest.fixture(autouse=True)
+def end_what_was_left() -> Iterator[None]:
+    Lingers.over.clear()
+    yield
+    Lingers.over.set()
+    for child in Child.children:
+        child.kill()
+        child.wait()
+
+
 class Lost(Guess):
     @staticmethod
     def expert(task: Task, messages: Any) -> Message:
@@ -56,6 +85,8 @@ class Lost(Guess):
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
+        (Lingers, r"close left the thread 'simulator' behind"),
+        (Child, r"close left the child process \d+ behind"),
         (Shared, r"two instances share state: task 't0' was another episode while a second"),
         (Random, r"task 't0' was another episode when it was played again: messages\[1\] is"),
         (Leaky, r"the test task 'test0' is a training task too"),

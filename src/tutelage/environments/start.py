@@ -168,8 +168,7 @@ async def play_demonstrations(
                 if observation.actions and reply.content not in observation.actions:
                     raise ConfigError(
                         f"the expert of the environment {factory.name!r} replied "
-                        f"{reply.content!r:.80} to task {task.id!r}, which is none of the actions "
-                        f"{list(observation.actions)!r:.200}"
+                        f"{reply.content!r:.80}, which is none of the actions that it offers"
                     )
                 return reply
             if not observation.actions:

@@ -7,7 +7,11 @@ its tools with random arguments, or words of the conversation.
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tutelage.environments import EnvironmentFactory, as_factory
@@ -28,9 +32,9 @@ def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int
     """Check an environment: a name, a class, a function or a factory. Not for async code.
 
     Plays its tasks, or `tasks`, and raises `AssertionError` with all problems: a failure, an
-    episode that differs when it is played again, instances that share state, an expert that does
-    not end an episode, training tasks that are test tasks. Raises `ConfigError` if the object is
-    not an environment.
+    episode that differs when it is played again, instances that share state, threads and child
+    processes that are left behind, an expert that does not end an episode, training tasks that are
+    test tasks. Raises `ConfigError` if the object is not an environment.
     """
     named = isinstance(environment, str)
     factory = load_environment(environment) if named else as_factory(environment)
@@ -43,7 +47,12 @@ def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int
             problems.append(f"the test task {same[0].id!r} is a training task too")
     if not tasks:
         raise AssertionError(f"the environment {factory.name!r} has no tasks: pass some")
+    before = _running()
     problems += asyncio.run(_play_tasks(factory, tasks[:4], seed))
+    late = time.monotonic() + 2.0
+    while (left := sorted(_running() - before)) and time.monotonic() < late:
+        time.sleep(0.02)
+    problems += [f"close left the {name} behind" for name in left]
     if problems:
         lines = "\n".join(f"- {problem}" for problem in dict.fromkeys(problems))
         raise AssertionError(f"the environment {factory.name!r} breaks the protocol:\n{lines}")
@@ -89,3 +98,11 @@ async def _play_tasks(factory: EnvironmentFactory, tasks: Sequence[Task], seed: 
                 f"instance was open: {differs}"
             )
     return problems
+
+
+def _running() -> set[str]:
+    """Return the names of threads and child processes of this process, without the package's."""
+    threads = [t.name for t in threading.enumerate()]
+    names = {f"thread {n!r}" for n in threads if not n.startswith(("tutelage-", "asyncio_"))}
+    files = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    return names | {f"child process {child}" for f in files for child in f.read_text().split()}
