@@ -11,7 +11,6 @@ import asyncio
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -31,8 +30,6 @@ from tutelage.orchestration.routing.phase2 import Phase2Data
 from tutelage.orchestration.routing.predictor import PASSES_RIGHT, PASSES_WRONG
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.simulator import (
-    DecisionBatch,
-    RewardTerms,
     Scenario,
     WorkflowBatch,
     WorkflowSimulator,
@@ -48,22 +45,6 @@ SMALL = Phase2Settings(
     test_workflows=96,
     learning_rate=3e-4,
 )
-
-
-def plain_utility(at: DecisionBatch, terms: RewardTerms) -> Any:
-    """Return the utilities of the current node alone, [D, A]; -inf for masked actions.
-
-    alpha * chance - cost - time for a worker, alpha * P(last answer is right) for accept, 0 for
-    stop.
-    """
-    per_usd_D, per_second_D = terms.prices(at.cost_ref_D, at.latency_ref_D)
-    try_DW = (
-        terms.weights.alpha * at.chance_DW
-        - per_usd_D[:, None] * at.cost_DW
-        - per_second_D[:, None] * at.seconds_DW
-    )
-    settle_D2 = np.stack([terms.weights.alpha * at.last_D, np.zeros_like(at.last_D)], axis=1)
-    return np.where(at.mask_DA, np.concatenate([try_DW, settle_D2], axis=1), -np.inf)
 
 
 TYPES = (

@@ -190,30 +190,3 @@ def test_supervised_training_of_the_embedded_job(tutelage: Command) -> None:
     assert (result["status"], result["rl_steps"], result["algorithm"]) == ("finished", 0, "sft")
     loads(run.policy)
     tutelage("ask", "out", "What is 17 * 23 + 5?").check()
-
-
-@pytest.mark.full
-def test_a_checkpoint_of_another_run_is_a_start(
-    one_thread: None, with_tools: Any, references: Any, tutelage: Command
-) -> None:
-    """`trainer.resume_mode=resume_path` begins where that checkpoint was, in its own folder."""
-    job = tutelage.start(*with_tools(output="cut"))
-    assert job.until(lambda: job.says("reinforcement learning"))
-    job.kill()
-    begun = tutelage.cwd / "cut" / "checkpoints"
-    first = sorted(p for p in begun.iterdir() if p.name.startswith("step_"))[-1]
-    keys = {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(first)}
-    tutelage(*with_tools(keys)).check()
-    result = RunFolder(tutelage.cwd / "run").read_result()
-    assert result is not None
-    assert (result["status"], result["rl_steps"]) == ("finished", 5)
-    told = tutelage(*with_tools({**keys, "trainer.resume_from_path": "no/such"}, output="b"))
-    assert "no/such" in told.check(2).err
-    assert not (tutelage.cwd / "b").exists()
-    # What was saved after the last step has nothing left to do unless more steps are asked for.
-    done = references["with_tools"].folder / "run"
-    for place in (done, done / "checkpoints" / "step_000005"):
-        told = tutelage(*with_tools({**keys, "trainer.resume_from_path": str(place)}, output="b"))
-        assert "nothing would be trained" in told.check(2).err
-        assert "raise trainer.total_training_steps (--steps)" in told.err
-    assert not (tutelage.cwd / "b").exists()
