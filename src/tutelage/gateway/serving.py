@@ -27,7 +27,7 @@ SCORED = 512
 
 
 class ServedPolicy:
-    """Chat client that samples from a policy and keeps nothing between requests."""
+    """Stateless chat client that samples from a policy."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ServedPolicy:
             session.close()
 
     def score(self, ids: tuple[int, ...], top: int) -> list[TokenLogprob]:
-        """Return the log-probability and the `top` alternatives of each token of a prompt.
+        """Return each prompt token's log-probability and those of its `top` alternatives.
 
         Requires a `policy`.
         """
