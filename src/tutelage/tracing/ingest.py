@@ -21,11 +21,11 @@ Sink = Callable[[str, Sequence[SpanRecord]], None]
 def ingest_traces(
     sink: Sink, run_id: str, body: bytes, content_type: str, encoding: str = "", *, only: Identity
 ) -> bytes:
-    """Store the spans that an agent sent for the attempt `only`, and return the response's body.
+    """Store the spans that an agent sent for an attempt, and return the response body.
 
-    The response has the content type of the request. Spans that name no rollout are assigned to the
-    attempt, and spans of other attempts are rejected. Raises `OtlpError`, whose `status` is the
-    HTTP status. Thread-safe.
+    The response has the content type of the request. Spans without a rollout are assigned to the
+    attempt `only`, and spans of other attempts are rejected. Raises `OtlpError`, whose `status` is
+    the HTTP status. Thread-safe.
     """
     spans, rejected = read_otlp(body, content_type, encoding)
     accepted: list[SpanRecord] = []
