@@ -59,7 +59,8 @@ _SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """Serve one path and method: admit the request, run the handler, and return errors as JSON."""
+    """ASGI endpoint of one path and method, which authenticates requests and returns errors as
+    JSON."""
 
     app: App
     handler: Handler

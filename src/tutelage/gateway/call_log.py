@@ -79,8 +79,7 @@ class CallLog:
         self._write(b"".join(orjson.dumps({"span": span}) + b"\n" for span in spans))
 
     def _write(self, lines: bytes) -> None:
-        """Append lines to the log, and first end the last line if it is incomplete. Raises
-        `OSError`."""
+        """Append lines to the log. An incomplete last line is ended first. Raises `OSError`."""
         with self._lock:
             rest = memoryview(b"\n" + lines if self._line_open else lines)
             while rest:

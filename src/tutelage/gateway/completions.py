@@ -47,7 +47,7 @@ class ServedModel:
 
     @staticmethod
     def from_client(name: str, client: ChatClient) -> ServedModel:
-        """Create a served model from a client, whose capabilities are inspected only here."""
+        """Create a served model from a client, and inspect the capabilities of the client."""
         codec = getattr(client, "codec", None)
         try:
             chat_keywords = frozenset(inspect.signature(client.chat).parameters)
@@ -135,7 +135,7 @@ class PendingCompletion(RecordedRequest):
 
     @property
     def finishing(self) -> bool:
-        """Return True if the completion runs and is completed even if no client waits for it."""
+        """Return True if a running completion is finished even without waiting clients."""
         return self.model.finishes and self._has_output and not self.task.done()
 
     def thought_stream(self) -> ThoughtStream:

@@ -91,7 +91,7 @@ class Upstream:
 
 
 class ForwardedCall(RecordedRequest):
-    """Forward one call to an upstream server and record its reply as it arrives."""
+    """A call that is forwarded to an upstream server. Its reply is recorded as it arrives."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class ForwardedCall(RecordedRequest):
         limit: int | None,
         on_end: Callable[[ForwardedCall], None],
     ) -> None:
-        """Prepare a call. Replies have at most `limit` tokens, unless None. `on_end` is called
+        """Prepare a call. Replies have at most `limit` tokens (None: no limit). `on_end` is called
         once."""
         self.sent, self.agent, self.api = dict(body), agent, upstream.dialect
         self.model_name = str(body.get("model"))

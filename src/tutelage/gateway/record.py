@@ -50,7 +50,7 @@ OnCall = Callable[[RecordedRequest], None]
 
 
 class Recorder:
-    """Deliver recorded requests to listeners from a background thread."""
+    """Background thread that delivers recorded requests to listeners."""
 
     def __init__(self, size: int = QUEUED_CALLS) -> None:
         self.dropped = 0

@@ -117,14 +117,14 @@ class _ChoiceStream:
 
 
 class Writer:
-    """Encode a streamed reply as the events of a dialect."""
+    """Base class of writers that encode a streamed reply in the format of a dialect."""
 
     def __init__(self, reply: PendingCompletion) -> None:
         self._reply = reply
         self._choices = [_ChoiceStream(reply, i) for i in range(reply.request.choices)]
 
     def feed(self) -> bytes:
-        """Return the stream events for text that is ready since the last call."""
+        """Return the stream events that are new since the last call."""
         return b"".join(
             self.text(i, d) for i, choice in enumerate(self._choices) for d in choice.read_deltas()
         )

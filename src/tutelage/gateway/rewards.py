@@ -44,7 +44,7 @@ class PostedRewards:
         return list(self._values.items())
 
     def add(self, rewards: Rewards, key: str | None, answer: JSON) -> JSON:
-        """Add posted rewards and return the answer, for a retry that of the first request.
+        """Add posted rewards and return the answer. A retry gets the answer of the first request.
 
         Raises `ApiError` for a key that was used with other rewards.
         """

@@ -217,9 +217,9 @@ class Gateway:
         _check_id(attempt_id, "attempt id")
         names = [model] if names is None and clients else names
         if isinstance(names, str) or (names is not None and not names):
-            raise ConfigError(f"names={names!r} is invalid: use None or a list of names")
+            raise ConfigError(f"names={names!r} is invalid: use None or a non-empty list")
         if duplicates := sorted(set(names or ()) & (clients or {}).keys()):
-            raise ConfigError(f"{duplicates[0]!r} is a name of both the main client and `clients`")
+            raise ConfigError(f"{duplicates[0]!r} is used for the main client and in `clients`")
         environment: dict[str, str] = {}
         # Send the spans of instrumented agents here unless the user has set an exporter.
         if self.app.on_traces and not any(k.startswith("OTEL_EXPORTER_OTLP") for k in os.environ):

@@ -41,8 +41,8 @@ KEPT_IDS = 4096
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AttemptSession:
-    """Access of one attempt to its models, created by `Gateway.open`. Public members are
-    thread-safe."""
+    """Session that gives one attempt access to its models, created by `Gateway.open`. Public
+    members are thread-safe."""
 
     rollout_id: str
     attempt_id: str
@@ -279,7 +279,7 @@ class AttemptSession:
         self.in_flight -= 1
 
     def _token_limit(self, model: ServedModel) -> int | None:
-        """Return the maximum number of reply tokens in the attempt's budget, or None without one.
+        """Return the maximum number of reply tokens in the attempt's budget, or None if unlimited.
 
         Raises `ApiError` if the budget is used up.
         """
@@ -312,11 +312,11 @@ class AttemptSession:
         self,
         request: PendingCompletion | ForwardedCall,
         model: ServedModel,
-        sampled: int,
+        num_tokens: int,
         error: BaseException | None,
     ) -> None:
         """Count the sampled tokens of a request, and queue its record."""
-        self.spent += sampled if model is self.main else 0
+        self.spent += num_tokens if model is self.main else 0
         if self.on_call is None:
             return
         request.ended_ns = time.time_ns()

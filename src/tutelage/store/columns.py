@@ -128,7 +128,7 @@ class Columns(Generic[T]):
         return self._cls(**values, **others)
 
     def comparable(self, row: Row) -> Row:
-        """Return the values of a row that are compared when records are compared."""
+        """Return the values of a row that determine if two records are equal."""
         return {f.name: row[f.name] for f in self._columns if f.compared}
 
 

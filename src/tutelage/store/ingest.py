@@ -43,7 +43,7 @@ class _AttemptRows:
     stamp: Stamp
 
     def to_late_result(self, number: int) -> _AttemptRows:
-        """Return a copy of the rows as the late result with this number, which starts at 1."""
+        """Return the rows of a late result with the given number, counted from 1."""
         parts = {name: [r | {"late": number} for r in rows] for name, rows in self.parts.items()}
         return _AttemptRows(self.row | {"late": number}, parts, self.stamp)
 
@@ -167,7 +167,7 @@ def _encode_attempt(
 
 
 def _hash_rows(rows: Sequence[Row]) -> str:
-    """Return a hash of table rows, which includes the length of each value."""
+    """Return a hash of table rows, including the length of each value."""
     state = hashlib.blake2b(digest_size=16)
     for row in rows:
         state.update(f"row {len(row)};".encode())
@@ -245,7 +245,7 @@ def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
 
 
 def _insert_new(conn: Connection, table: Table, rows: list[Row]) -> None:
-    """Insert rows, skipping those whose key exists."""
+    """Insert the rows whose keys do not exist yet."""
     if rows:
         conn.execute(_dialect(conn).insert(table).on_conflict_do_nothing(), rows)
 

@@ -101,7 +101,7 @@ class RolloutSummary:
 
 @dataclass(frozen=True, slots=True)
 class FailureCount:
-    """Number of failed rollouts with one cause, and the message of the first of these.
+    """Number of failed rollouts with one cause, and the message of the first rollout.
 
     The cause of cancelled rollouts is None.
     """

@@ -76,7 +76,7 @@ def open_store(location: str | Path, *, create: bool = True) -> Store:
 
 
 class Store(Queries):
-    """Read and write access to one database, as a context manager that closes it."""
+    """Read and write access to a database. As a context manager, it is closed on exit."""
 
     def __enter__(self) -> Store:
         return self
@@ -99,7 +99,7 @@ class Store(Queries):
         status: str,
         claim: bool = False,
     ) -> None:
-        """Add a run, or update a resumed run, whose `created` is kept.
+        """Add a run, or update a resumed run but keep its creation time.
 
         Raises `StoreError` if recipe, algorithm or seed differ from the stored ones or if the
         status cannot follow the stored one. With `claim` the run must be new, and `config`

@@ -59,7 +59,7 @@ class ExactText(TypeDecorator[str]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return the text type; PostgreSQL uses the C collation instead of the locale's."""
+        """Return the column type. PostgreSQL uses the C collation, independent of the locale."""
         by_code_point = Text(collation="C") if dialect.name == "postgresql" else Text()
         return dialect.type_descriptor(by_code_point)
 

@@ -45,7 +45,7 @@ _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 
 
 def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str | None:
-    """Return the URL of the trace collector: `url`, or the one in the environment, or None.
+    """Return the URL of the trace collector: `url`, or the URL in the environment, or None.
 
     `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is used unchanged; `OTEL_EXPORTER_OTLP_ENDPOINT` and a
     `url` without a path get `/v1/traces`. Raises `ConfigError` for an invalid http URL.

@@ -173,7 +173,7 @@ def instrument(provider: TracerProvider) -> None:
 
 
 class _IdGenerator(RandomIdGenerator):
-    """Generator of span ids, which are random outside of attempts and reproducible within."""
+    """Generator of span ids: reproducible within an attempt, random elsewhere."""
 
     def generate_span_id(self) -> int:
         attempt_trace = _current_trace(None)

@@ -244,8 +244,8 @@ def readable(record: SpanRecord) -> ReadableSpan:
 
 
 def _to_value(value: Any) -> Any:
-    """Convert an attribute value to valid UTF-8 text and types of OTLP. Other types are converted
-    to text."""
+    """Convert an attribute value to a type of OTLP, with valid UTF-8 text. Other types become
+    text."""
     match value:
         case None | bool() | float():
             return value

@@ -69,7 +69,7 @@ class SpanRecord:
 
 
 def make_trace_id(identity: Identity) -> str:
-    """Return the trace id of an attempt, a hash of its identifiers. A repeated run gets it again.
+    """Return the trace id of an attempt: a hash of its ids, which is the same in a repeated run.
 
     The run's identifier is included, since two runs of one seed have equal attempts and may share a
     collector.
@@ -78,7 +78,7 @@ def make_trace_id(identity: Identity) -> str:
 
 
 def make_span_id(trace_id: str, *path: str | int) -> str:
-    """Return the id of the span at `path` in a trace; without a path, that of the root."""
+    """Return the id of the span at a path in a trace. An empty path is the root span."""
     return _hash(8, "span", trace_id, *path)
 
 

@@ -63,7 +63,7 @@ def as_workflow(root: SpanRecord) -> SpanRecord:
 
 
 class _SpanBuilder:
-    """Build the spans of one attempt."""
+    """Builder of the spans of one attempt."""
 
     def __init__(self, rollout: Rollout, attempt: Attempt, content: bool) -> None:
         self._rollout, self._attempt, self._content = rollout, attempt, content

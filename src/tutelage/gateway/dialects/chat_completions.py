@@ -165,7 +165,7 @@ def prompt_logprobs(reply: PendingCompletion, index: int) -> list[JSON | None]:
 
 
 def heading(reply: PendingCompletion, kind: str) -> JSON:
-    """Return the fields that an object of the given kind shares with its chunks."""
+    """Return the fields common to a response object and its stream chunks."""
     return {
         "id": reply.id,
         "object": kind,

@@ -75,7 +75,7 @@ def _read_tool_choice(value: Any) -> str:
         case {"type": "tool", "name": str(name)}:
             return name
         case _:
-            raise ValueError("the type must be auto, any, none, or tool with a name")
+            raise ValueError("`type` must be auto, any, none, or tool with a `name`")
 
 
 class _Text(MessageObject):
@@ -146,8 +146,7 @@ class _Request(RequestReader):
 
     @classmethod
     def unused(cls, values: JSON) -> JSON:
-        """Return the request fields that are ignored, including all fields of `output_config` but
-        `format`."""
+        """Return the ignored request fields, including those of `output_config` except `format`."""
         fields, output = super().unused(values), values.get("output_config") or {}
         rest = {name: output[name] for name in output if name != "format"}
         return {**fields, "output_config": rest} if rest else fields
@@ -241,8 +240,7 @@ def _assistant_message(turn: _Turn, path: str) -> Message:
 
 
 def _join(blocks: Sequence[_Block], path: str, types: Sequence[str] = ("text",)) -> str:
-    """Join the text of content blocks. Raises `ApiError` for blocks of other types than
-    `types`."""
+    """Join the text of content blocks. Raises `ApiError` for types that are not in `types`."""
     for block in blocks:
         if block.type not in types:
             text = f"`{path}` has a block {format_value(block.type)}, which its role does not allow"
@@ -251,7 +249,7 @@ def _join(blocks: Sequence[_Block], path: str, types: Sequence[str] = ("text",))
 
 
 def _content_parts(blocks: Sequence[_Block]) -> JSON:
-    """Return text blocks as chat-completion parts, if any block has fields besides its text."""
+    """Return text blocks as chat-completion parts, or an empty dict if all are plain text."""
     texts = [block for block in blocks if isinstance(block, _Text)]
     has_fields = any(block.model_extra for block in texts)
     return {PARTS: [block.model_dump() for block in texts]} if has_fields else {}

@@ -352,7 +352,7 @@ Arguments = Annotated[StrictStr, AfterValidator(_check_arguments)]
 
 
 def read_parts(message: JSON, field: str) -> JSON:
-    """Return the content parts in a field of a message if any has fields besides its text."""
+    """Return the content parts of a message field, or an empty dict if all are plain text."""
     content = message.get(field)
     if not isinstance(content, list):
         return {}

@@ -397,7 +397,7 @@ def _with_bytes(entry: JSON) -> JSON:
 
 
 class _EventWriter(BlockWriter):
-    """Writer of the stream events of a response, which are numbered."""
+    """Writer of the numbered stream events of a response."""
 
     _number = 0
 
