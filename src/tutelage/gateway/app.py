@@ -263,9 +263,9 @@ class App:
         body = await self._read_body(request, gzip=True)
         kind = request.headers.get("content-type", "")
         encoding = request.headers.get("content-encoding", "")
-        only = Identity("", attempt_session.rollout_id, attempt_session.attempt_id)
+        owner = Identity("", attempt_session.rollout_id, attempt_session.attempt_id)
         try:
-            answer = await asyncio.to_thread(hook, body, kind, encoding, only=only)
+            answer = await asyncio.to_thread(hook, body, kind, encoding, owner=owner)
         except (TutelageError, ValueError) as error:
             status = int(getattr(error, "status", 400))
             raise ApiError(status, f"cannot parse the traces: {error}") from error
