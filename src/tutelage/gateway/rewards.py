@@ -74,7 +74,7 @@ def read_rewards(body: JSON, attempt: AttemptSession) -> tuple[Rewards, JSON]:
     """Parse a body of named numbers such as `{"reward": 1.0, "format": 0.5}`. Raises `ApiError`."""
     rewards = _validate(body)
     if not rewards:
-        raise invalid('no rewards in the body: send e.g. {"reward": 1.0}', code="invalid_reward")
+        raise invalid('no rewards in body: send e.g. {"reward": 1.0}', code="invalid_reward")
     return rewards, {"object": "reward", "attempt": attempt.attempt_id, **rewards}
 
 

@@ -223,7 +223,7 @@ class AttemptSession:
         model = self.model(model_name) if isinstance(model_name, str) else self.main
         render = getattr(model.decoder, "render", None)
         if render is None:
-            raise invalid(f"token counts of remote model {model.name!r} are not available", "model")
+            raise invalid(f"cannot count the tokens of remote model {model.name!r}", "model")
         request = parse()
         context: int | None = getattr(model.client, "max_length", None)
         limit = () if context is None else (max(context, COUNTED),)
@@ -251,7 +251,7 @@ class AttemptSession:
                 return earlier
         model = self.model(request.model)
         if request.logprobs and model.decoder is None:
-            raise invalid(f"model {model.name!r} does not support log-probabilities", "logprobs")
+            raise invalid(f"model {model.name!r} does not support logprobs", "logprobs")
         if request.scored is not None and getattr(model.client, "policy", None) is None:
             message = f"model {model.name!r} does not support log-probabilities of the prompt"
             raise invalid(message, "prompt_logprobs")
