@@ -75,7 +75,7 @@ class CallLog:
                 self._write(orjson.dumps(record) + b"\n")
 
     def spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Log the spans that an agent sent. Safe to call from several threads."""
+        """Log the spans that an agent sent. Thread-safe."""
         self._write(b"".join(orjson.dumps({"span": span}) + b"\n" for span in spans))
 
     def _write(self, lines: bytes) -> None:

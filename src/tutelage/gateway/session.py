@@ -121,7 +121,7 @@ class AttemptSession:
         return self._response_ids.get(call_id)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Reject new requests, cancel running ones, wait for them, and flush the recorder.
+        """Reject new requests, cancel and await running requests, and flush the recorder.
 
         Use `aclose` on the gateway's own loop, where this cannot wait. May be called twice.
         """
@@ -176,7 +176,7 @@ class AttemptSession:
         return attempt_closed()
 
     def models(self) -> list[str]:
-        """Return the model names that requests may use, the main one first."""
+        """Return the names of the available models, with the main model first."""
         return [*(self.names or [self.main.name]), *self.others]
 
     def model(self, name: str) -> ServedModel:

@@ -50,7 +50,7 @@ def rollout_order() -> list[Column[Any]]:
 def load_attempts(
     conn: Connection, run_id: str, ids: Sequence[str], *, late: bool
 ) -> dict[str, list[Attempt]]:
-    """Load the attempts of rollouts by rollout id: the late attempts, or all others."""
+    """Load the attempts of rollouts, by rollout id. `late` selects the late results instead."""
     table = schema.attempts
     attempts: dict[str, list[Attempt]] = defaultdict(list)
     parts: defaultdict[tuple[Any, ...], dict[str, list[RowLike]]] = defaultdict(

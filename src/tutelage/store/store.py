@@ -179,10 +179,10 @@ class Store(Queries):
         with self._write("store rollouts in", *batch.run_ids) as conn:
             return put(conn, batch)
 
-    def discard_training(self, run_id: str, after: int) -> None:
-        """Remove training rows of steps later than `after`, before a resumed run repeats them."""
+    def discard_training(self, run_id: str, step: int) -> None:
+        """Remove training rows of steps later than `step`, before a resumed run repeats them."""
         with self._write("discard training rows of", run_id) as conn:
-            _delete(conn, schema.training_rows, run_id, schema.training_rows.c.step > after)
+            _delete(conn, schema.training_rows, run_id, schema.training_rows.c.step > step)
 
     # Metrics, checkpoints, resources
 
@@ -225,7 +225,7 @@ class Store(Queries):
                 conn.execute(insert(schema.resources).values(row))
             elif dict(old) != row:
                 raise StoreError(
-                    f"version {version!r} of resource {name!r} is in the store with different "
+                    f"version {version!r} of resource {name!r} already exists with different "
                     "content: use the next version number for the changed resource"
                 )
 

@@ -75,14 +75,14 @@ class StoreWriter:
             self._also(rollouts)
 
     def submit_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Queue spans for writing as `submit` does, even before their rollouts."""
+        """Queue spans for writing, like `submit`. Spans may be submitted before their rollouts."""
         if spans:
             self._submit([(run_id, tuple(spans))])
             if self._also is not None:
                 self._also(spans)
 
     def submit_training(self, run_id: str, rows: Sequence[TrainingRow]) -> None:
-        """Queue the training rows of a step for writing, as `submit` does."""
+        """Queue the training rows of a step for writing, like `submit`."""
         if rows:
             self._submit([(run_id, tuple(rows))])
 

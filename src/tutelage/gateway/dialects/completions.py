@@ -53,7 +53,7 @@ def _check_prompt(value: Any) -> Any:
     return ids
 
 
-def _as_list(prompt: Any) -> Any:
+def _to_list(prompt: Any) -> Any:
     """Return a list of prompts; a single prompt becomes a list of one."""
     single = isinstance(prompt, str) or (
         isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
@@ -70,7 +70,7 @@ class _Request(ChoicesReader):
         "tool_choice": ("auto", "none"),
     }
     prompt: Annotated[
-        Items[Annotated[str | list[int], PlainValidator(_check_prompt)]], BeforeValidator(_as_list)
+        Items[Annotated[str | list[int], PlainValidator(_check_prompt)]], BeforeValidator(_to_list)
     ] = Field(min_length=1, max_length=MAX_CHOICES)
     max_tokens: StrictInt = Field(_DEFAULT_TOKENS, ge=1)
     best_of: StrictInt | None = None

@@ -56,7 +56,7 @@ _KEEP_ALL = {"type": "clear_thinking_20251015", "keep": "all"}
 _STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
 
 
-def _as_blocks(content: Any) -> Any:
+def _to_blocks(content: Any) -> Any:
     """Return message content as a list of blocks; a string becomes one text block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
@@ -83,7 +83,7 @@ class _Text(MessageObject):
     text: StrictStr
 
 
-_Texts = Annotated[Items[_Text], BeforeValidator(_as_blocks)]
+_Texts = Annotated[Items[_Text], BeforeValidator(_to_blocks)]
 
 
 class _ToolUse(MessageObject):
@@ -111,7 +111,7 @@ _Block = _Text | _ToolUse | _ToolResult | _Thought
 class _Turn(MessageObject):
     role: Literal["user", "assistant", "system"]
     content: Annotated[
-        Items[Annotated[_Block, Field(discriminator="type")]], BeforeValidator(_as_blocks)
+        Items[Annotated[_Block, Field(discriminator="type")]], BeforeValidator(_to_blocks)
     ]
 
 

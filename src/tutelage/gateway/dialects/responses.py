@@ -385,11 +385,11 @@ def _content_part(block: TurnBlock) -> JSON:
     """Convert a block of a turn to a content part."""
     if block.kind == "thought":
         return {"type": "reasoning_text", "text": block.text}
-    logprobs = [_with_bytes(entry) for entry in block.entries]
+    logprobs = [_format_entry(entry) for entry in block.entries]
     return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": logprobs}
 
 
-def _with_bytes(entry: JSON) -> JSON:
+def _format_entry(entry: JSON) -> JSON:
     """Return a log-probability entry with `bytes` as a list, which is empty for a partial
     character."""
     others = [{**other, "bytes": other["bytes"] or []} for other in entry["top_logprobs"]]
@@ -435,7 +435,7 @@ class _EventWriter(BlockWriter):
         """Return the event for new text or arguments of an output item."""
         data: JSON = {**self._position(index, block), "delta": text}
         if block.kind == "text":
-            data["logprobs"] = [_with_bytes(entry) for entry in logprobs]
+            data["logprobs"] = [_format_entry(entry) for entry in logprobs]
         return self._encode((_EVENTS[block.kind] + ".delta", data)) if text or logprobs else b""
 
     def end(self, index: int, block: TurnBlock) -> bytes:
