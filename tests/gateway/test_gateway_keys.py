@@ -174,7 +174,7 @@ async def test_the_environment_of_an_agent(
     )
     assert not [name for name in env if name.startswith("OTEL")]
     gateway = Gateway()
-    gateway.app.on_traces = lambda body, content_type, encoding="", *, only=None: b""
+    gateway.app.on_traces = lambda body, content_type, encoding="", *, owner=None: b""
     env = gateway.open("r", "a", ScriptedClient(["x"])).env()
     assert env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] == env["OPENAI_BASE_URL"] + "/traces"
     assert env["OPENAI_API_KEY"] in env["OTEL_EXPORTER_OTLP_TRACES_HEADERS"]

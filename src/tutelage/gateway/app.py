@@ -59,7 +59,8 @@ _SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """Serve one path and method: admit the request, run the handler, and return errors as JSON."""
+    """ASGI endpoint of one path and method, which authenticates requests and returns errors as
+    JSON."""
 
     app: App
     handler: Handler
@@ -105,13 +106,13 @@ class App:
         routes: list[BaseRoute] = [
             *(self._route(d.path, partial(self._complete, d), "POST", d) for d in DIALECTS),
             *(
-                self._route(path, partial(self._serve_path, handle), method, each)
-                for each in DIALECTS
-                for path, methods in each.paths.items()
-                for method, handle in methods.items()
+                self._route(path, partial(self._serve_route, handler), method, d)
+                for d in DIALECTS
+                for path, methods in d.paths.items()
+                for method, handler in methods.items()
             ),
-            self._route("/v1/models", _models, "GET"),
-            self._route("/v1/models/{model:path}", _models, "GET"),
+            self._route("/v1/models", _list_models, "GET"),
+            self._route("/v1/models/{model:path}", _list_models, "GET"),
             self._route("/v1/traces", self._serve_traces, "POST"),
             self._route("/v1/rewards", partial(self._serve_rewards, read_rewards), "POST"),
             self._route("/v1/events", read_event_body, "POST"),
@@ -171,11 +172,11 @@ class App:
     async def _complete(
         self, dialect: Dialect, request: Request, attempt_session: AttemptSession, agent: str
     ) -> Response:
-        """Sample a reply to a dialect's request, and return or stream it."""
+        """Sample a reply to a request and return or stream it in the format of the dialect."""
         body = await self._read_body(request)
-        values = _json_object(body)
+        values = _parse_object(body)
         if (call := attempt_session.forward(dialect, values, agent)) is not None:
-            return await _while_connected(request, call.respond())
+            return await _run_while_connected(request, call.respond())
         parsed = attempt_session.read(dialect, values)
         # Identifies equal requests; the two headers mark a request as a repeat.
         digest = blake2b(f"{dialect.name}\0{agent}\0".encode(), digest_size=16)
@@ -187,7 +188,7 @@ class App:
         answer = attempt_session.answer(dialect, digest.digest(), repeat, parsed, agent, len(body))
         if parsed.stream:
             events = self._stream_events(answer, attempt_session, dialect)
-            first = await _while_connected(request, anext(events))
+            first = await _run_while_connected(request, anext(events))
 
             async def stream() -> AsyncGenerator[bytes]:
                 yield first
@@ -200,17 +201,17 @@ class App:
             await asyncio.sleep(0)
             # An answer without an engine is done at once and needs no disconnect watch.
             if not answer.task.done():
-                await _while_connected(request, asyncio.wait((answer.task,)))
+                await _run_while_connected(request, asyncio.wait((answer.task,)))
         finally:
             answer.leave()
-        reply = dialect.write_reply(_check_done(answer, attempt_session))
+        reply = dialect.write_reply(_check_answer(answer, attempt_session))
         answer.delivered = True
         return _json_response(reply)
 
     async def _stream_events(
         self, answer: PendingCompletion, attempt_session: AttemptSession, dialect: Dialect
     ) -> AsyncGenerator[bytes]:
-        """Yield stream events during sampling. Raises errors that occur before the first event."""
+        """Yield stream events during sampling. Errors before the first event are raised."""
         writer, updated, started = dialect.writer(answer), asyncio.Event(), False
         answer.join(updated.set)
         try:
@@ -224,7 +225,7 @@ class App:
                     break
                 await updated.wait()
             try:
-                _check_done(answer, attempt_session)
+                _check_answer(answer, attempt_session)
                 data = writer.finish()
             except Exception as error:
                 if not started:
@@ -242,16 +243,16 @@ class App:
                 attempt_session.in_flight += 1
                 answer.task.add_done_callback(attempt_session.end_request)
 
-    async def _serve_path(
-        self, handle: Path, request: Request, attempt_session: AttemptSession, agent: str
+    async def _serve_route(
+        self, handler: Path, request: Request, attempt_session: AttemptSession, agent: str
     ) -> Response:
         """Handle a request to an additional route of a dialect.
 
         The handler receives the path's parameters and the body or query.
         """
         body = await self._read_body(request) if request.method == "POST" else b""
-        values = _json_object(body) if body else dict(request.query_params)
-        return _json_response(handle(request.path_params, values, attempt_session))
+        values = _parse_object(body) if body else dict(request.query_params)
+        return _json_response(handler(request.path_params, values, attempt_session))
 
     async def _serve_traces(
         self, request: Request, attempt_session: AttemptSession, agent: str
@@ -259,33 +260,33 @@ class App:
         hook = self.on_traces
         if hook is None:
             raise ApiError(404, "this gateway does not accept traces", headers=NO_RETRY)
-        body = await self._read_body(request, packed=True)
+        body = await self._read_body(request, gzip=True)
         kind = request.headers.get("content-type", "")
         encoding = request.headers.get("content-encoding", "")
-        only = Identity("", attempt_session.rollout_id, attempt_session.attempt_id)
+        owner = Identity("", attempt_session.rollout_id, attempt_session.attempt_id)
         try:
-            answer = await asyncio.to_thread(hook, body, kind, encoding, only=only)
+            answer = await asyncio.to_thread(hook, body, kind, encoding, owner=owner)
         except (TutelageError, ValueError) as error:
             status = int(getattr(error, "status", 400))
             raise ApiError(status, f"cannot parse the traces: {error}") from error
         return Response(answer, media_type=kind or PROTOBUF)
 
     async def _serve_rewards(
-        self, read: ReadBody, request: Request, attempt_session: AttemptSession, agent: str
+        self, parse: ReadBody, request: Request, attempt_session: AttemptSession, agent: str
     ) -> Response:
-        rewards, answer = read(_json_object(await self._read_body(request)), attempt_session)
+        rewards, answer = parse(_parse_object(await self._read_body(request)), attempt_session)
         if attempt_session.closed:  # it ended while the body was read
             raise attempt_session.closed_error()
         key = request.headers.get("idempotency-key")
         return _json_response(attempt_session.posted.add(rewards, key, answer))
 
-    async def _read_body(self, request: Request, *, packed: bool = False) -> bytes:
+    async def _read_body(self, request: Request, *, gzip: bool = False) -> bytes:
         """Read the body of a request.
 
-        Raises `ApiError` 413 if it is too large, and 415 if it is compressed and `packed` is False.
+        Raises `ApiError` 413 if it is too large, and 415 if it is compressed and `gzip` is False.
         """
         limit = self._limits.body_bytes
-        if not packed and request.headers.get("content-encoding") not in (None, "", "identity"):
+        if not gzip and request.headers.get("content-encoding") not in (None, "", "identity"):
             raise ApiError(415, "content-encoding is not supported; send the body uncompressed")
         body = bytearray()
         async for chunk in request.stream():
@@ -303,12 +304,12 @@ def _json_response(
 
 
 async def _health(request: Request) -> Response:
-    """Report that the gateway is running. Needs no key."""
+    """Return the health status of the gateway. No API key is required."""
     return _json_response({"status": "ok"})
 
 
-async def _models(request: Request, attempt_session: AttemptSession, agent: str) -> Response:
-    """Return the served models, or the one in the path, in the client's format.
+async def _list_models(request: Request, attempt_session: AttemptSession, agent: str) -> Response:
+    """Return all served models, or the model in the path, in the client's format.
 
     Raises `ApiError`.
     """
@@ -359,7 +360,7 @@ def _set_request_id(request: Request, response: Response) -> None:
         response.headers["request-id"] = _request_id(request)
 
 
-def _json_object(body: bytes) -> JSON:
+def _parse_object(body: bytes) -> JSON:
     """Parse a request body as a JSON object. Raises `ApiError` 400."""
     try:
         data = parse_json(body, longest=len(body), loads=orjson.loads)
@@ -370,8 +371,8 @@ def _json_object(body: bytes) -> JSON:
     return cast("JSON", data)
 
 
-async def _while_connected(request: Request, work: Awaitable[T]) -> T:
-    """Await `work` while the client is connected. Raises `ClientDisconnect` when it disconnects."""
+async def _run_while_connected(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of `work`. Raises `ClientDisconnect` if the client disconnects first."""
     task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait((task, disconnect), return_when=asyncio.FIRST_COMPLETED)
@@ -383,8 +384,8 @@ async def _while_connected(request: Request, work: Awaitable[T]) -> T:
         task.cancel()
 
 
-def _check_done(answer: PendingCompletion, attempt_session: AttemptSession) -> PendingCompletion:
-    """Return a finished answer, or raise its error."""
+def _check_answer(answer: PendingCompletion, attempt_session: AttemptSession) -> PendingCompletion:
+    """Return a finished answer, or raise its error if it failed or was cancelled."""
     if not answer.task.cancelled():
         answer.task.result()
         return answer

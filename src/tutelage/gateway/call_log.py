@@ -23,25 +23,25 @@ from tutelage.types import JSON
 
 
 class CallLog:
-    """Append calls and spans to a file, one line of JSON each."""
+    """Log file of calls and spans, with one line of JSON for each."""
 
     def __init__(self, path: Path) -> None:
         """Open the log file. Raises `StoreError` if it cannot be written."""
         self.path, self._lock = path, threading.Lock()
         try:
             self._file = path.open("ab", buffering=0)
-            self._torn = False
+            self._line_open = False
             if path.is_file() and path.stat().st_size and os.access(path, os.R_OK):
                 with path.open("rb") as file:
                     file.seek(-1, os.SEEK_END)
-                    self._torn = file.read(1) != b"\n"  # left by a killed process
+                    self._line_open = file.read(1) != b"\n"  # left by a killed process
             self._write(b"")
         except OSError as error:
             raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
     def __call__(self, request: RecordedRequest) -> None:
-        """Log a request, one line per choice. Of a failed request only choices with output are
-        written."""
+        """Log a request, one line per choice. For failed requests, only choices with output are
+        logged."""
         head = {
             "response_id": request.id,
             "agent": request.agent,
@@ -53,7 +53,7 @@ class CallLog:
         lines: list[JSON] = []
         for i, call in enumerate(request.calls):
             counts = call.usage or (len(call.prompt_ids), len(call.sampled.token_ids))
-            known = call.usage is not None or bool(call.prompt_ids)
+            sized = call.usage is not None or bool(call.prompt_ids)
             lines.append({
                 "reply": call.reply.to_dict(extra=True),
                 "finish_reason": request.finish_reasons[i],
@@ -61,7 +61,7 @@ class CallLog:
                 "token_ids": call.sampled.token_ids,
                 "logprobs": call.sampled.logprobs,
                 "parse_errors": call.parse_errors,
-                "usage": {"input_tokens": counts[0], "output_tokens": counts[1]} if known else None,
+                "usage": {"input_tokens": counts[0], "output_tokens": counts[1]} if sized else None,
             })  # fmt: skip
         for reply in request.partial_replies:
             lines.append({
@@ -75,18 +75,17 @@ class CallLog:
                 self._write(orjson.dumps(record) + b"\n")
 
     def spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Log the spans that an agent sent. Safe to call from several threads."""
+        """Log the spans that an agent sent. Thread-safe."""
         self._write(b"".join(orjson.dumps({"span": span}) + b"\n" for span in spans))
 
     def _write(self, lines: bytes) -> None:
-        """Append complete lines to the log, after ending a line that was cut off earlier. Raises
-        `OSError`."""
+        """Append lines to the log. An incomplete last line is ended first. Raises `OSError`."""
         with self._lock:
-            rest = memoryview(b"\n" + lines if self._torn else lines)
+            rest = memoryview(b"\n" + lines if self._line_open else lines)
             while rest:
                 written = self._file.write(rest)
                 rest = rest[written:]
-                self._torn = bool(rest)  # if the rest cannot be written
+                self._line_open = bool(rest)  # if the rest cannot be written
 
     def close(self) -> None:
         """Close the log file. Write errors are ignored, since earlier calls have reported them."""

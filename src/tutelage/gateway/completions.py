@@ -47,7 +47,7 @@ class ServedModel:
 
     @staticmethod
     def from_client(name: str, client: ChatClient) -> ServedModel:
-        """Wrap a client with its capabilities, inspected once rather than at every request."""
+        """Create a served model from a client, and inspect the capabilities of the client."""
         codec = getattr(client, "codec", None)
         try:
             chat_keywords = frozenset(inspect.signature(client.chat).parameters)
@@ -76,7 +76,7 @@ class Piece:
 
 
 class PendingCompletion(RecordedRequest):
-    """Sample a request in its own task, then hold one call per choice."""
+    """Answer to a request, sampled in its own task. It has one call per choice when finished."""
 
     def __init__(
         self,
@@ -113,11 +113,11 @@ class PendingCompletion(RecordedRequest):
         self.delivered = False
         self.failure: Exception | None = None
         """The error that occurred while the reply was written to a client."""
-        self._begun = False
+        self._has_output = False
         """True once any output was received."""
         self._on_end: OnEnd | None = on_end
         self._waiting = 0
-        self._wakers: set[Callable[[], None]] = set()
+        self._callbacks: set[Callable[[], None]] = set()
         self.task: asyncio.Task[tuple[Call, ...]] = asyncio.get_running_loop().create_task(
             self._sample()
         )
@@ -127,7 +127,7 @@ class PendingCompletion(RecordedRequest):
     def usable(self) -> bool:
         """Return True if a retried request may share this completion.
 
-        It may if the completion succeeded, or runs and is not being cancelled.
+        That is so if the completion succeeded, or is running and not being cancelled.
         """
         if not self.task.done():
             return not self.task.cancelling()
@@ -135,9 +135,8 @@ class PendingCompletion(RecordedRequest):
 
     @property
     def finishing(self) -> bool:
-        """Return True if the running completion continues to its end even without waiting
-        clients."""
-        return self.model.finishes and self._begun and not self.task.done()
+        """Return True if a running completion is finished even without waiting clients."""
+        return self.model.finishes and self._has_output and not self.task.done()
 
     def thought_stream(self) -> ThoughtStream:
         """Return a stream that separates thinking from the rest of the reply's text.
@@ -150,8 +149,8 @@ class PendingCompletion(RecordedRequest):
         return ThoughtStream(marks, hidden=hidden)
 
     def logprobs(self, choice: Call) -> list[JSON] | None:
-        """Return the log-probability entries of a choice's tokens at temperature 1, or None if the
-        request does not ask for them.
+        """Return the log-probability entries of a choice's tokens at temperature 1, or None if they
+        were not requested.
 
         End-of-turn tokens, which have no text, are included only if the request asks for token ids.
         """
@@ -204,21 +203,21 @@ class PendingCompletion(RecordedRequest):
             "constraint": source.constraint,
         }
 
-    def join(self, wake: Callable[[], None] | None = None) -> None:
-        """Register a waiting client, and call its `wake` for each new piece and at the end."""
+    def join(self, callback: Callable[[], None] | None = None) -> None:
+        """Register a waiting client, and call `callback` for each new delta and at the end."""
         self._waiting += 1
-        if wake is not None:
-            self._wakers.add(wake)
-            self.task.add_done_callback(lambda _: wake())
+        if callback is not None:
+            self._callbacks.add(callback)
+            self.task.add_done_callback(lambda _: callback())
 
-    def leave(self, wake: Callable[[], None] | None = None) -> None:
-        """Unregister a waiting client, and cancel the sampling if no client is left.
+    def leave(self, callback: Callable[[], None] | None = None) -> None:
+        """Unregister a waiting client, and cancel sampling if no client is left.
 
-        It is not cancelled if `finishing` is True.
+        Sampling is not cancelled if `finishing` is True.
         """
         self._waiting -= 1
-        if wake is not None:
-            self._wakers.discard(wake)
+        if callback is not None:
+            self._callbacks.discard(callback)
         if self.finishing:
             return
         if self._waiting <= 0 and not self.task.done():
@@ -275,7 +274,7 @@ class PendingCompletion(RecordedRequest):
             listeners: dict[str, Any] = {
                 "on_prompt": partial(setattr, self, "prompt_tokens"),
                 "on_token": partial(self._add_tokens, index),
-                "on_text": partial(self._add_piece, index),
+                "on_text": partial(self._add_text, index),
                 "on_fields": partial(self._add_fields, index),
             }
             extra |= {n: each for n, each in listeners.items() if n in self.model.chat_keywords}
@@ -301,21 +300,21 @@ class PendingCompletion(RecordedRequest):
 
     def _add_tokens(self, index: int, ids: Sequence[int]) -> None:
         self.tokens[index] += ids
-        self._wake()
+        self._notify()
 
     def _add_fields(self, index: int, fields: JSON) -> None:
         thought, name = read_thought(fields)
         if thought:
-            self._add_piece(index, thought, name)
+            self._add_text(index, thought, name)
 
-    def _add_piece(self, index: int, text: str, thought: str = "") -> None:
+    def _add_text(self, index: int, text: str, thought: str = "") -> None:
         self.parts[index].append(Piece(text, thought=thought))
-        self._wake()
+        self._notify()
 
-    def _wake(self) -> None:
-        self._begun = True
-        for wake in tuple(self._wakers):
-            wake()
+    def _notify(self) -> None:
+        self._has_output = True
+        for callback in tuple(self._callbacks):
+            callback()
 
 
 class KeptAnswers(OrderedDict[str, PendingCompletion]):
@@ -331,7 +330,7 @@ class KeptAnswers(OrderedDict[str, PendingCompletion]):
         self._size = 0
 
     def find(self, key: bytes) -> PendingCompletion | None:
-        """Return the answer for a repeated request: the oldest undelivered one, else the latest.
+        """Return the oldest undelivered answer with this key, else the latest, or None.
 
         Several answers match if an agent samples the same prompt several times.
         """
@@ -339,13 +338,13 @@ class KeptAnswers(OrderedDict[str, PendingCompletion]):
         return next((a for a in usable if not a.delivered), usable[-1] if usable else None)
 
     def answer(self, answer_id: str) -> PendingCompletion | None:
-        """Return the finished answer with this id, or None if there is none."""
+        """Return the finished answer with this id, or None."""
         answer = self.get(answer_id)
         return answer if answer is not None and answer.task.done() and answer.usable else None
 
     def add(self, answer: PendingCompletion) -> None:
-        """Keep an answer, and drop the oldest ones while their count or total size exceeds the
-        limit."""
+        """Add an answer, and remove the oldest ones until the count and total size are within the
+        limits."""
         self[answer.id] = answer
         self._size += answer.size
         while len(self) > KEPT_ANSWERS or self._size > KEPT_BYTES:
@@ -355,9 +354,9 @@ class KeptAnswers(OrderedDict[str, PendingCompletion]):
             self.forget(oldest)
 
     def forget(self, answer_id: str) -> None:
-        """Drop a kept answer. Unknown ids are ignored."""
-        if (kept := self.pop(answer_id, None)) is not None:
-            self._size -= kept.size
+        """Remove an answer. Unknown ids are ignored."""
+        if (answer := self.pop(answer_id, None)) is not None:
+            self._size -= answer.size
 
 
 OnEnd = Callable[[PendingCompletion, BaseException | None], None]

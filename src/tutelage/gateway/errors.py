@@ -42,8 +42,8 @@ _ANTHROPIC_TYPES = {
 
 
 class ApiError(Exception):
-    """An error to send to the client, with its HTTP status. `param` names the request field at
-    fault."""
+    """Error to return to the client, with its HTTP status. `param` names the invalid request
+    field."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """Return the type of the error in OpenAI's API."""
+        """Return the error type of OpenAI's API."""
         other = "server_error" if self.status >= 500 else "invalid_request_error"
         return _TYPES.get(self.status, other)
 
     def body(self) -> dict[str, Any]:
-        """Return the error as a body in OpenAI's format."""
+        """Return the response body in OpenAI's format."""
         return {"error": {k: getattr(self, k) for k in ("message", "type", "param", "code")}}
 
     def anthropics_body(self) -> dict[str, Any]:
-        """Return the error as a body in Anthropic's format."""
+        """Return the response body in Anthropic's format."""
         other = "api_error" if self.status >= 500 else "invalid_request_error"
         kind = _ANTHROPIC_TYPES.get(self.status, other)
         error: dict[str, Any] = {"type": kind, "message": self.message}
@@ -95,7 +95,7 @@ def model_not_found(name: str, models: Sequence[str]) -> ApiError:
 
 
 def error_response(error: BaseException, prompt_field: str | None = None) -> ApiError:
-    """Convert an exception to an error response. The details of unexpected errors are only logged.
+    """Convert an exception to an error response. Details of unexpected errors are only logged.
 
     `prompt_field` is the field to name if the prompt is too long.
     """

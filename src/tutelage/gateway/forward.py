@@ -37,7 +37,7 @@ _EMPTY_SAMPLE = Sampled((), (), (), StopReason.STOP, 0)
 
 
 class Upstream:
-    """Forward requests to another chat completions server, as a `ChatClient` for one model."""
+    """`ChatClient` for one model that forwards requests to another chat completions server."""
 
     dialect = "chat.completions"
     """The name of the dialect whose requests are forwarded."""
@@ -52,8 +52,8 @@ class Upstream:
         defaults: Mapping[str, Any] | None = None,
         timeout: float = 600.0,
     ) -> None:
-        """Prepare the connection to the upstream server. `defaults` fill in omitted request fields;
-        `timeout` is in seconds."""
+        """Set up the upstream server. `defaults` are values of omitted request fields; `timeout` is
+        in seconds."""
         remote = RemoteChatClient(
             base_url, api_key, model, seeds=seeds, token_ids=True, keep=_KEPT_CALLS, timeout=timeout
         )
@@ -91,18 +91,18 @@ class Upstream:
 
 
 class ForwardedCall(RecordedRequest):
-    """Forward one call to an upstream server and record its reply as it arrives."""
+    """A call that is forwarded to an upstream server. Its reply is recorded as it arrives."""
 
     def __init__(
         self,
         upstream: Upstream,
         body: JSON,
         agent: str,
-        most: int | None,
+        limit: int | None,
         on_end: Callable[[ForwardedCall], None],
     ) -> None:
-        """Prepare a call to forward. `most` caps the reply tokens, None for no limit. `on_end` is
-        called once."""
+        """Prepare a call. Replies have at most `limit` tokens (None: no limit). `on_end` is called
+        once."""
         self.sent, self.agent, self.api = dict(body), agent, upstream.dialect
         self.model_name = str(body.get("model"))
         self.began_ns = time.time_ns()
@@ -115,9 +115,9 @@ class ForwardedCall(RecordedRequest):
         self._ended = False
         options = body.get("stream_options")
         self._shows_usage = bool(isinstance(options, dict) and options.get("include_usage"))
-        if most is not None:
+        if limit is not None:
             caps = [name for name in _LIMIT_FIELDS if isinstance(body.get(name), int)]
-            self.sent |= {name: min(body[name], most) for name in caps} or {_LIMIT_FIELDS[0]: most}
+            self.sent |= {n: min(body[n], limit) for n in caps} or {_LIMIT_FIELDS[0]: limit}
 
     async def respond(self) -> Response:
         """Forward the call and return its response. Raises `UnreachableError`."""
@@ -125,24 +125,24 @@ class ForwardedCall(RecordedRequest):
             self.sent, response = await self._upstream.send(self.sent)
             media_type = response.headers.get("content-type", "application/json")
             if response.status_code < 400 and media_type.startswith("text/event-stream"):
-                return StreamingResponse(self._events(response), media_type=media_type)
+                return StreamingResponse(self._stream_events(response), media_type=media_type)
             content = await response.aread()
         except BaseException as error:
             self._finish(error)
             if isinstance(error, httpx2.HTTPError):
-                raise self._unreachable("cannot reach", error) from error
+                raise self._unreachable_error("cannot reach the server", error) from error
             raise
         kept = ("retry-after", "x-should-retry")
         headers = {n: response.headers[n] for n in kept if n in response.headers}
         try:
             parsed: Any = orjson.loads(content)
         except ValueError:
-            parsed = {"error": "the reply is not JSON"}
-        self._add_chunk(parsed if isinstance(parsed, dict) else {"error": "the reply is no object"})
+            parsed = {"error": "reply is not JSON"}
+        self._add_chunk(parsed if isinstance(parsed, dict) else {"error": "reply is not an object"})
         self._finish(None)
         return Response(content, response.status_code, headers, media_type)
 
-    async def _events(self, response: httpx2.Response) -> AsyncGenerator[bytes]:
+    async def _stream_events(self, response: httpx2.Response) -> AsyncGenerator[bytes]:
         """Yield the upstream stream events as they arrive."""
         rest, failure = b"", None
         try:
@@ -155,7 +155,7 @@ class ForwardedCall(RecordedRequest):
             if not self._ended:
                 failure = UnreachableError(f"the server {self._upstream.url!r} aborted its reply")
         except httpx2.HTTPError as error:
-            failure = self._unreachable("incomplete reply from", error)
+            failure = self._unreachable_error("incomplete reply from the server", error)
             yield event(ApiError(502, str(failure), code="upstream_error").body())
         except BaseException as error:
             failure = error
@@ -165,7 +165,7 @@ class ForwardedCall(RecordedRequest):
             await response.aclose()
 
     def _process_line(self, line: bytes) -> bool:
-        """Record a line of the upstream stream; return True if the client should receive it.
+        """Record a line of the upstream stream; return True if it is forwarded to the client.
 
         Usage is forwarded only if the client asked for it.
         """
@@ -188,8 +188,8 @@ class ForwardedCall(RecordedRequest):
             add_delta(self.reply, {"choices": chunk.get("choices")})
         self._ended |= any(c.get("finish_reason") for c in _choices(chunk))
 
-    def _unreachable(self, problem: str, error: Exception) -> UnreachableError:
-        message = f"{problem} the server {self._upstream.url!r}: {type(error).__name__}: {error}"
+    def _unreachable_error(self, problem: str, error: Exception) -> UnreachableError:
+        message = f"{problem} {self._upstream.url!r}: {type(error).__name__}: {error}"
         return UnreachableError(message)
 
     def _finish(self, failure: BaseException | None) -> None:
@@ -228,8 +228,7 @@ class ForwardedCall(RecordedRequest):
         }
 
     def _build_call(self, index: int, choice: JSON) -> Call:
-        """Build the record of a choice. A message that cannot be parsed is recorded in its raw
-        form."""
+        """Build the record of a choice. A message that cannot be parsed is recorded unchanged."""
         message = _message(choice)
         try:
             completion = {**self.reply, "choices": [{**choice, "message": message}]}
@@ -260,6 +259,6 @@ def _choices(reply: JSON) -> list[JSON]:
 
 
 def _message(choice: JSON) -> JSON:
-    """Return a choice's message as received so far."""
+    """Return the message of a choice, which may be incomplete."""
     message = choice.get("message") or choice.get("delta")
     return cast("JSON", message) if isinstance(message, dict) else {}

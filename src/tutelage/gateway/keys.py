@@ -25,7 +25,7 @@ CLOSED_KEYS = 10_000
 MAX_ID = 200
 
 
-def _agent_name(value: str, param: str) -> str:
+def _check_agent_name(value: str, param: str) -> str:
     """Validate and return an agent id from a path or header. Raises `ApiError` 400."""
     if not value or len(value) > MAX_ID or not value.isprintable():
         message = f"{param} = {format_value(value)} is not a valid agent name: use 1 to {MAX_ID}"
@@ -57,7 +57,7 @@ class SessionRegistry:
             return list(self._by_attempt.values())
 
     def add(self, attempt_session: AttemptSession) -> None:
-        """Register an open session. Raises `ConfigError` if its attempt is open already or its key
+        """Register an open session. Raises `ConfigError` if its attempt is already open or its key
         is in use."""
         with self._lock:
             if attempt_session.ids in self._by_attempt:
@@ -67,7 +67,7 @@ class SessionRegistry:
                     "close its session first"
                 )
             if _digest(attempt_session.api_key.encode()) in self._by_key:
-                raise ConfigError("another attempt uses this key; give each attempt its own")
+                raise ConfigError("another attempt uses this key; use one key per attempt")
             self._by_attempt[attempt_session.ids] = attempt_session
         self._add_key(attempt_session, attempt_session.api_key, attempt_session.agent)
 
@@ -77,8 +77,8 @@ class SessionRegistry:
         return f"sk-tutelage-{hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()}"
 
     def key_for(self, attempt_session: AttemptSession, agent: str) -> str:
-        """Return an API key for another agent of a session's attempt. Calls with the key belong to
-        that agent."""
+        """Return an API key for another agent of a session's attempt. Calls with this key are
+        recorded under that agent."""
         key = self.key(*attempt_session.ids, agent)
         if not attempt_session.closed:
             self._add_key(attempt_session, key, agent)
@@ -103,7 +103,7 @@ class SessionRegistry:
         self._remember_closed(keys)
 
     def _remember_closed(self, digests: Iterable[bytes]) -> None:
-        """Remember the API keys of an attempt that has ended."""
+        """Store the key digests of an attempt that has ended."""
         with self._lock:
             self._closed.update(dict.fromkeys(digests))
             while len(self._closed) > CLOSED_KEYS:
@@ -133,9 +133,9 @@ class SessionRegistry:
             message = "the key and the path belong to different attempts"
             raise ApiError(403, message, code="wrong_attempt")
         if "agent" in path:
-            return attempt_session, _agent_name(path["agent"], "the agent in the path")
+            return attempt_session, _check_agent_name(path["agent"], "the agent in the path")
         if header_agent is not None:
-            return attempt_session, _agent_name(header_agent, "x-tutelage-agent")
+            return attempt_session, _check_agent_name(header_agent, "x-tutelage-agent")
         return attempt_session, agent
 
 

@@ -20,7 +20,7 @@ QUEUED_CALLS = 10_000
 
 
 class RecordedRequest:
-    """A request that was answered or failed, with its calls. Times are nanoseconds since 1970."""
+    """A completed or failed request with its calls. Times are in nanoseconds since 1970."""
 
     id: str
     """The id of the response that its client receives."""
@@ -50,7 +50,7 @@ OnCall = Callable[[RecordedRequest], None]
 
 
 class Recorder:
-    """Deliver recorded requests to their listeners in a thread of its own."""
+    """Background thread that delivers recorded requests to listeners."""
 
     def __init__(self, size: int = QUEUED_CALLS) -> None:
         self.dropped = 0
@@ -77,7 +77,7 @@ class Recorder:
         return bool(wait([self._pool.submit(int)], timeout).done)
 
     def close(self) -> None:
-        """Deliver the queued requests and end the recorder's thread."""
+        """Deliver the queued requests and stop the thread."""
         pool, self._pool = self._pool, ThreadPoolExecutor(1, "tutelage-calls")
         pool.shutdown()
 
@@ -88,7 +88,7 @@ class Recorder:
         except Exception as error:
             self.failed += 1
             if self.failed == 1:
-                is_os_error = isinstance(error, OSError)  # a is_os_error disk is no bug
+                is_os_error = isinstance(error, OSError)  # a full disk is no bug
                 log.warning(
                     "failed to record a call: %s; further failures are only counted",
                     (is_os_error and error.strerror) or f"{type(error).__name__}: {error}",

@@ -20,7 +20,7 @@ from tutelage.types import Call, StopReason
 
 
 def finish_reason(call: Call) -> str:
-    """Return a choice's finish reason in OpenAI's terms."""
+    """Return the finish reason of a choice, as in OpenAI's API."""
     reason = call.sampled.stop_reason
     if reason in (StopReason.CONTENT_FILTER, StopReason.LENGTH):
         return reason
@@ -30,7 +30,7 @@ def finish_reason(call: Call) -> str:
 
 
 def cut_reason(call: Call) -> str | None:
-    """Return a choice's truncation reason in the Responses API's terms, or None if it is
+    """Return the truncation reason of a choice, as in the Responses API, or None if it is
     complete."""
     reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
     return reasons.get(call.sampled.stop_reason)
@@ -45,7 +45,7 @@ def stop_sequence(reply: PendingCompletion, call: Call) -> str | None:
 
 
 def _sampled_text(reply: PendingCompletion, call: Call) -> str:
-    """Return the unstripped text that was searched for stop strings.
+    """Return the sampled text of a choice with its leading and trailing white space.
 
     It is empty if the content was not stripped or the request has no stop strings.
     """
@@ -56,7 +56,7 @@ def _sampled_text(reply: PendingCompletion, call: Call) -> str:
 
 
 def visible_content(reply: PendingCompletion, call: Call) -> str | None:
-    """Return a choice's text for the client, or None if it has only tool calls."""
+    """Return the text of a choice for the client, or None if it has only tool calls."""
     content = call.reply.content
     if call.sampling.stop:
         exact, sampled = not call.messages, _sampled_text(reply, call)
@@ -77,7 +77,7 @@ def event(data: Any, name: str | None = None) -> bytes:
 
 
 class _ChoiceStream:
-    """Release the text of one choice for streaming once no later token can change it."""
+    """Stream of the text of one choice, which is sent once no later token can change it."""
 
     def __init__(self, reply: PendingCompletion, index: int) -> None:
         self._answer, self._index = reply, index
@@ -94,8 +94,8 @@ class _ChoiceStream:
             stops, exact = request.sampling.stop, bool(request.prompts)
             self._text = TextStream(decoder, stops, exact=exact)
 
-    def feed(self) -> Iterator[Piece]:
-        """Yield the text pieces that became ready to stream, in order."""
+    def read_deltas(self) -> Iterator[Piece]:
+        """Yield the new text deltas that are ready to stream, in order."""
         if self._text is not None:
             ids = self._answer.tokens[self._index]
             new, self._read = ids[self._read :], len(ids)
@@ -117,16 +117,16 @@ class _ChoiceStream:
 
 
 class Writer:
-    """Write one streamed reply as events of one dialect, in bytes."""
+    """Base class of writers that encode a streamed reply in the format of a dialect."""
 
     def __init__(self, reply: PendingCompletion) -> None:
         self._reply = reply
         self._choices = [_ChoiceStream(reply, i) for i in range(reply.request.choices)]
 
     def feed(self) -> bytes:
-        """Return the stream events that became ready since the last call."""
+        """Return the stream events that are new since the last call."""
         return b"".join(
-            self.text(i, piece) for i, choice in enumerate(self._choices) for piece in choice.feed()
+            self.text(i, d) for i, choice in enumerate(self._choices) for d in choice.read_deltas()
         )
 
     def finish(self) -> bytes:
@@ -134,12 +134,12 @@ class Writer:
         pairs = zip(self._choices, self._reply.calls, strict=True)
         return self.write_end([stream.finish(choice) for stream, choice in pairs])
 
-    def text(self, index: int, new: Piece) -> bytes:
+    def text(self, index: int, delta: Piece) -> bytes:
         """Return the events for a text or thinking delta of a choice."""
         raise NotImplementedError
 
-    def write_end(self, rests: Sequence[Piece]) -> bytes:
-        """Return the final stream events; `rests` has the unsent text of each choice."""
+    def write_end(self, deltas: Sequence[Piece]) -> bytes:
+        """Return the final stream events, given the unsent text of each choice."""
         raise NotImplementedError
 
     def write_error(self, error: ApiError) -> bytes:

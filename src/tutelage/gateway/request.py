@@ -17,7 +17,7 @@ _NO_FIELDS: Callable[[], JSON] = dict
 
 @dataclass(slots=True)
 class ChatRequest:
-    """A request for replies to a conversation or to prompts. Choice i uses `seed + i`.
+    """Request for replies to a conversation or to prompts. Choice i uses the seed `seed + i`.
 
     Treat it as immutable and copy it with `replace`. It is not frozen because that would make its
     construction, once per model call, three times as slow.

@@ -27,7 +27,7 @@ Rewards = Mapping[str, float]
 
 
 class PostedRewards:
-    """Collect the rewards posted for one attempt, by name; the last value of each name counts.
+    """Rewards posted for one attempt, by name; the last value of each name counts.
 
     Filled on the gateway's loop. `final` is done once the value of `reward` was posted.
     """
@@ -44,7 +44,7 @@ class PostedRewards:
         return list(self._values.items())
 
     def add(self, rewards: Rewards, key: str | None, answer: JSON) -> JSON:
-        """Add posted rewards and return the answer, which for a retry is the first one.
+        """Add posted rewards and return the answer. A retry gets the answer of the first request.
 
         Raises `ApiError` for a key that was used with other rewards.
         """
@@ -74,7 +74,7 @@ def read_rewards(body: JSON, attempt: AttemptSession) -> tuple[Rewards, JSON]:
     """Parse a body of named numbers such as `{"reward": 1.0, "format": 0.5}`. Raises `ApiError`."""
     rewards = _validate(body)
     if not rewards:
-        raise invalid('no rewards in the body: send e.g. {"reward": 1.0}', code="invalid_reward")
+        raise invalid('no rewards in body: send e.g. {"reward": 1.0}', code="invalid_reward")
     return rewards, {"object": "reward", "attempt": attempt.attempt_id, **rewards}
 
 
@@ -85,12 +85,12 @@ def read_event(body: JSON, attempt: AttemptSession) -> tuple[Rewards, JSON]:
     """
     kind, data = body.get("event_type"), body.get("data", {})
     if not isinstance(kind, str):
-        raise invalid("missing event_type, such as 'reward'", "event_type")
+        raise invalid("`event_type` is missing: send for example 'reward'", "event_type")
     if not isinstance(data, dict):
         raise invalid("the data of an event must be a JSON object", "data")
     fields = cast("JSON", data)
     if kind == "reward" and "value" not in fields:
-        raise invalid("reward events must have a data.value", "data.value", "invalid_reward")
+        raise invalid("a reward event needs a `data.value`", "data.value", "invalid_reward")
     answer: JSON = {
         "event_type": kind,
         "rollout_id": attempt.rollout_id,
@@ -102,7 +102,7 @@ def read_event(body: JSON, attempt: AttemptSession) -> tuple[Rewards, JSON]:
 
 
 def _validate(values: JSON, param: str | None = None) -> Rewards:
-    """Return posted reward values as finite numbers. Raises `ApiError` 400."""
+    """Convert posted reward values to finite numbers. Raises `ApiError` 400."""
     for name, value in values.items():
         if not isinstance(value, int | float):
             message = f"`{param or name}` = {format_value(value)}: must be a number, true or false"

@@ -44,8 +44,8 @@ _DEFAULTS = Sampling(max_tokens=UNBOUNDED)
 
 
 class Gateway:
-    """Serve policies to agents over HTTP, in a thread. `with Gateway() as gateway:` starts and
-    closes it."""
+    """HTTP server that serves policies to agents from a background thread. `with Gateway() as
+    gateway:` starts and closes it."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Gateway:
         url: str | None = None,
         allow_origins: Sequence[str] = (),
     ) -> None:
-        """Configure the address and the secret, without listening yet.
+        """Set the address and the secret. `start` opens the address.
 
         Port 0 selects any free port. Keys are derived from `secret`, by default a random one. `url`
         is the address for agents if it is not `http://HOST:PORT`. `allow_origins` are the web
@@ -88,7 +88,7 @@ class Gateway:
 
     @classmethod
     def at(cls, host: str, port: int = 0, url: str | None = None) -> Gateway:
-        """Create the gateway of a run, with the address that `read_address` returns.
+        """Create the gateway of a run, given the values that `read_address` returns.
 
         Its secret is random, so other machines may be allowed to reach it.
         """
@@ -97,8 +97,7 @@ class Gateway:
     # ------------------------------------------------------------ life
 
     def check_address(self) -> None:
-        """Check that the address can be bound, to fail before a model is loaded. Raises
-        `ConfigError`."""
+        """Check that the address is available, before a model is loaded. Raises `ConfigError`."""
         _listen(self.host, self.port).close()
 
     def start(self) -> Self:
@@ -126,7 +125,7 @@ class Gateway:
         self._loop, server = runner.get_loop(), uvicorn.Server(config)
 
         def serve() -> None:
-            with sock, _loop_hidden_while_collecting(), runner:
+            with sock, _hide_loop_during_gc(), runner:
                 runner.run(server.serve([sock]))
 
         self._server = server
@@ -181,7 +180,7 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """Return the address for agents, or before `start` a placeholder for ASGI clients."""
+        """Return the URL for agents; before `start`, a placeholder for ASGI clients."""
         if self._url is not None:
             return self._url
         if self._thread is None:
@@ -204,7 +203,7 @@ class Gateway:
         api_key: str | None = None,
         on_call: OnCall | None = None,
     ) -> AttemptSession:
-        """Open a session that gives an attempt access to a main model and to others by name.
+        """Open a session through which an attempt can call a main model and others by name.
 
         A single main client accepts any model name, so that agents with a hard-coded name run
         unchanged. With `clients` or `names`, it accepts only `model`, or `names`, and other names
@@ -218,9 +217,9 @@ class Gateway:
         _check_id(attempt_id, "attempt id")
         names = [model] if names is None and clients else names
         if isinstance(names, str) or (names is not None and not names):
-            raise ConfigError(f"names={names!r}: must be None or a list of at least one name")
+            raise ConfigError(f"names={names!r} is invalid: use None or a non-empty list")
         if duplicates := sorted(set(names or ()) & (clients or {}).keys()):
-            raise ConfigError(f"{duplicates[0]!r} names both the main client and one of `clients`")
+            raise ConfigError(f"{duplicates[0]!r} is used for the main client and in `clients`")
         environment: dict[str, str] = {}
         # Send the spans of instrumented agents here unless the user has set an exporter.
         if self.app.on_traces and not any(k.startswith("OTEL_EXPORTER_OTLP") for k in os.environ):
@@ -249,8 +248,8 @@ class Gateway:
 
 
 @contextmanager
-def _loop_hidden_while_collecting() -> Generator[None]:
-    """Hide this thread's running event loop from finalizers during garbage collection.
+def _hide_loop_during_gc() -> Generator[None]:
+    """Hide the running event loop of this thread from finalizers during garbage collection.
 
     An HTTP client that was dropped without being closed, such as the OpenAI SDK's, looks up the
     running loop when it is collected and has that loop close its connections. In the gateway's
@@ -262,7 +261,7 @@ def _loop_hidden_while_collecting() -> Generator[None]:
     thread = threading.get_ident()
     hidden: list[asyncio.AbstractEventLoop] = []
 
-    def watch(phase: str, info: Mapping[str, Any]) -> None:
+    def on_gc(phase: str, info: Mapping[str, Any]) -> None:
         if threading.get_ident() != thread:
             return
         if phase == "start":
@@ -273,15 +272,15 @@ def _loop_hidden_while_collecting() -> Generator[None]:
         elif hidden:
             asyncio._set_running_loop(hidden.pop())  # pyright: ignore[reportPrivateUsage]
 
-    gc.callbacks.append(watch)
+    gc.callbacks.append(on_gc)
     try:
         yield
     finally:
-        gc.callbacks.remove(watch)
+        gc.callbacks.remove(on_gc)
 
 
 def _raise_file_limit(count: int) -> None:
-    """Raise the open-file limit to `count`, or as far as the system allows."""
+    """Raise the limit of open files to `count`, or to the maximum that the system allows."""
     with suppress(ImportError, ValueError, OSError):  # some systems have no such limits
         resource: Any = importlib.import_module("resource")
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -27,7 +27,7 @@ SCORED = 512
 
 
 class ServedPolicy:
-    """Chat client that samples from a policy and keeps nothing between requests."""
+    """Stateless chat client that samples from a policy."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class ServedPolicy:
         finally:
             session.close()
 
-    def score(self, ids: tuple[int, ...], top: int) -> list[TokenLogprob]:
-        """Return the log-probability and the `top` alternatives of each token of a prompt.
+    def score(self, ids: tuple[int, ...], top_k: int) -> list[TokenLogprob]:
+        """Return each prompt token's log-probability and those of its `top_k` alternatives.
 
         Requires a `policy`.
         """
@@ -82,7 +82,7 @@ class ServedPolicy:
             context = ids[: start + SCORED]
             row = Row(context, (0,) * start + (1,) * (len(context) - start))
             logps = self.policy.network.distribution([row], 1.0, torch.float32)
-            values, others = (tensor.tolist() for tensor in logps.topk(top))
+            values, others = (tensor.tolist() for tensor in logps.topk(top_k))
             chosen = logps.gather(1, torch.tensor(context[start:], device=logps.device)[:, None])
             pairs = (tuple(zip(*each, strict=True)) for each in zip(others, values, strict=True))
             scored += zip(chosen[:, 0].tolist(), pairs, strict=True)

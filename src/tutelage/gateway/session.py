@@ -41,8 +41,8 @@ KEPT_IDS = 4096
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AttemptSession:
-    """One attempt's access to its models. Created by `Gateway.open`; public members are
-    thread-safe."""
+    """Session that gives one attempt access to its models, created by `Gateway.open`. Public
+    members are thread-safe."""
 
     rollout_id: str
     attempt_id: str
@@ -75,7 +75,7 @@ class AttemptSession:
     # ------------------------------------------------------------ for the runner
 
     def env(self, agent: str | None = None, mode: Mode = Mode.TRAIN) -> dict[str, str]:
-        """Return the environment variables that point an agent's programs to this session.
+        """Return the environment variables with which an agent's programs use this session.
 
         They are for model clients, trace exporters and agents of agent-lightning, and give the URL
         for rewards.
@@ -99,8 +99,8 @@ class AttemptSession:
         return values | {k: v.format(base=url, key=key) for k, v in self.environment.items()}
 
     def key_for(self, agent: str) -> str:
-        """Return an API key for another agent of the same attempt. Calls with the key belong to
-        that agent."""
+        """Return an API key for another agent of the same attempt. Calls with this key are recorded
+        under that agent."""
         return self.registry.key_for(self, agent)
 
     @property
@@ -121,15 +121,15 @@ class AttemptSession:
         return self._response_ids.get(call_id)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Reject new requests, cancel running ones, wait for them, and flush the recorder.
+        """Reject new requests, cancel and await running requests, and flush the recorder.
 
         Use `aclose` on the gateway's own loop, where this cannot wait. May be called twice.
         """
         loop, running = self._loop, self._cancel_running()
-        if loop is not None and loop.is_running() and running and not _runs_in(loop):
+        if loop is not None and loop.is_running() and running and not _is_current_loop(loop):
             future = asyncio.run_coroutine_threadsafe(_wait_all(running, timeout), loop)
             future.result(timeout + 1)
-        if loop is None or not _runs_in(loop):
+        if loop is None or not _is_current_loop(loop):
             self.recorder.flush(timeout)
 
     async def finish(self) -> None:
@@ -143,14 +143,14 @@ class AttemptSession:
         await _wait_all(running, None)
 
     def stop(self) -> None:
-        """Close the session on server shutdown. Clients whose replies are cut off receive that
-        reason."""
+        """Close the session on server shutdown. Clients of unfinished replies receive this as the
+        error."""
         self.server_stops = True
         self.close()
 
     async def aclose(self, timeout: float = 5.0) -> None:
         """Close the session from any event loop, including the gateway's."""
-        if self._loop is not None and _runs_in(self._loop):
+        if self._loop is not None and _is_current_loop(self._loop):
             await _wait_all(self._cancel_running(), timeout)
             await asyncio.to_thread(self.recorder.flush, timeout)
         else:
@@ -170,13 +170,13 @@ class AttemptSession:
     # ------------------------------------------------------------ for the endpoints
 
     def closed_error(self) -> ApiError:
-        """Return the error for requests that are running at the session's close or arrive later."""
+        """Return the error for requests that run when the session closes or arrive later."""
         if self.server_stops:
             return ApiError(500, f"{STOPPED}; retry after it restarts", code="server_stopped")
         return attempt_closed()
 
     def models(self) -> list[str]:
-        """Return the model names that requests may use, the main one first."""
+        """Return the names of the available models, with the main model first."""
         return [*(self.names or [self.main.name]), *self.others]
 
     def model(self, name: str) -> ServedModel:
@@ -200,7 +200,7 @@ class AttemptSession:
         return replace(request, unused=unused) if unused else request
 
     def forward(self, dialect: Dialect, body: JSON, agent: str) -> ForwardedCall | None:
-        """Return the call to forward upstream for a request, or None if it is to be parsed here.
+        """Return the call that forwards a request upstream, or None if it is not forwarded.
 
         Raises `ApiError`.
         """
@@ -214,17 +214,17 @@ class AttemptSession:
         limit = self._token_limit(model)
         return ForwardedCall(upstream, body, agent, limit, partial(self._record_forwarded, model))
 
-    def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
+    def count(self, model_name: object, parse: Callable[[], ChatRequest]) -> int:
         """Count the prompt tokens of a request.
 
-        `read` parses the request, and is called only if the model can count. Raises `ApiError` if
-        the tokenizer is not available.
+        `parse` parses the request, and is called only if the model can count tokens. Raises
+        `ApiError` if the tokenizer is not available.
         """
-        model = self.model(name) if isinstance(name, str) else self.main
+        model = self.model(model_name) if isinstance(model_name, str) else self.main
         render = getattr(model.decoder, "render", None)
         if render is None:
-            raise invalid(f"token counts of remote model {model.name!r} are not available", "model")
-        request = read()
+            raise invalid(f"cannot count the tokens of remote model {model.name!r}", "model")
+        request = parse()
         context: int | None = getattr(model.client, "max_length", None)
         limit = () if context is None else (max(context, COUNTED),)
         return len(render(request.messages, request.tools, *limit))
@@ -233,25 +233,25 @@ class AttemptSession:
         self,
         dialect: Dialect,
         key: bytes,
-        repeat: bool,
+        retry: bool,
         request: ChatRequest,
         agent: str,
         size: int = 0,
     ) -> PendingCompletion:
-        """Return the answer to a request: a new one, or the existing one for a retry.
+        """Return the answer to a request: a new answer, or for a retry the existing one.
 
         `key` identifies equal requests; the body has `size` bytes. The prefix of the answer's id
         depends on the dialect.
         """
         if self.closed:
             raise self.closed_error()
-        if repeat:
+        if retry:
             earlier = self.ledger.find(key)
             if earlier is not None:
                 return earlier
         model = self.model(request.model)
         if request.logprobs and model.decoder is None:
-            raise invalid(f"model {model.name!r} does not support log-probabilities", "logprobs")
+            raise invalid(f"model {model.name!r} does not support logprobs", "logprobs")
         if request.scored is not None and getattr(model.client, "policy", None) is None:
             message = f"model {model.name!r} does not support log-probabilities of the prompt"
             raise invalid(message, "prompt_logprobs")
@@ -279,7 +279,7 @@ class AttemptSession:
         self.in_flight -= 1
 
     def _token_limit(self, model: ServedModel) -> int | None:
-        """Return the reply token limit left by the attempt's budget, or None without a budget.
+        """Return the maximum number of reply tokens in the attempt's budget, or None if unlimited.
 
         Raises `ApiError` if the budget is used up.
         """
@@ -290,7 +290,7 @@ class AttemptSession:
         return left
 
     def _record_answer(self, answer: PendingCompletion, error: BaseException | None) -> None:
-        """Count and record an answer whose sampling has ended, whether or not it was delivered."""
+        """Record an answer whose sampling has ended, and count its tokens."""
         self._running.discard(answer)
         sampled = answer.usage[1]
         if error is None:
@@ -305,18 +305,18 @@ class AttemptSession:
         self._record(answer, answer.model, sampled, error)
 
     def _record_forwarded(self, model: ServedModel, call: ForwardedCall) -> None:
-        """Count and record a forwarded call."""
+        """Record a forwarded call, and count its tokens."""
         self._record(call, model, call.usage[1] if call.usage else 0, call.failure)
 
     def _record(
         self,
         request: PendingCompletion | ForwardedCall,
         model: ServedModel,
-        sampled: int,
+        num_tokens: int,
         error: BaseException | None,
     ) -> None:
         """Count the sampled tokens of a request, and queue its record."""
-        self.spent += sampled if model is self.main else 0
+        self.spent += num_tokens if model is self.main else 0
         if self.on_call is None:
             return
         request.ended_ns = time.time_ns()
@@ -329,7 +329,7 @@ class AttemptSession:
         self.recorder.put(self.on_call, request)
 
 
-def _runs_in(loop: asyncio.AbstractEventLoop) -> bool:
+def _is_current_loop(loop: asyncio.AbstractEventLoop) -> bool:
     try:
         return asyncio.get_running_loop() is loop
     except RuntimeError:

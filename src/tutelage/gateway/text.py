@@ -28,19 +28,19 @@ _WINDOW = 16
 def token_entry(decoder: TextDecoder, token: int, logprob: TokenLogprob) -> JSON:
     """Return the log-probability entry of a token with its most probable alternatives."""
     value, top = logprob
-    others = [_entry(decoder, *other) for other in top]
-    return {**_entry(decoder, token, value), "top_logprobs": others}
+    others = [_format_logprob(decoder, *other) for other in top]
+    return {**_format_logprob(decoder, token, value), "top_logprobs": others}
 
 
-def _entry(decoder: TextDecoder, token: int, value: float | None) -> JSON:
+def _format_logprob(decoder: TextDecoder, token: int, logprob: float | None) -> JSON:
     """Return a log-probability entry of one token; `bytes` is None for a partial character."""
     text = decoder.decode([token])
     exact = None if "\ufffd" in text else list(text.encode())
-    return {"token": text, "logprob": value, "bytes": exact}
+    return {"token": text, "logprob": logprob, "bytes": exact}
 
 
 def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """Return the position of the first stop string in a text and the string, or None."""
+    """Find the first stop string in a text. Return its position and the string, or None."""
     return min(((at, stop) for stop in stops if (at := text.find(stop)) >= 0), default=None)
 
 
@@ -64,7 +64,7 @@ def cut_at_stop(
 
 
 class TextStream:
-    """Decode the growing text of one choice incrementally.
+    """Incremental decoder of the text of one choice.
 
     With `exact` the text has no tool calls and keeps its white space.
     """
@@ -87,7 +87,7 @@ class TextStream:
         self._closed = False
 
     def feed(self, ids: Sequence[int]) -> str:
-        """Add new tokens and return the text that became ready to send."""
+        """Add new tokens and return the new text that is ready to send."""
         if self._closed:
             return ""
         self._ids += [i for i in ids if i not in self._decoder.eos_ids]
@@ -108,7 +108,7 @@ class TextStream:
         return text[len(self.sent) :] if text.startswith(self.sent) else ""
 
     def _decode_window(self) -> str:
-        """Decode the latest tokens to text.
+        """Return the text of the latest tokens.
 
         The text of older tokens moves to `_text`, so that they are not decoded again.
         """

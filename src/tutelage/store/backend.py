@@ -20,7 +20,7 @@ from tutelage.store.schema import FORMAT, metadata, schema_version
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """An open database in the current table format, usable from several threads."""
+    """An open database in the current table format. Thread-safe."""
 
     where: str
     """Path, or URL without its password, for messages."""
@@ -39,7 +39,7 @@ class Backend:
         self.writer.dispose()
 
 
-def has_tables(conn: Connection, where: str) -> bool:
+def has_tables(conn: Connection, location: str) -> bool:
     """Return True if the store's tables exist, or False for an empty database.
 
     Raises `StoreError` for tables of another format or of another program.
@@ -48,7 +48,7 @@ def has_tables(conn: Connection, where: str) -> bool:
     if schema_version.name not in tables:
         if tables:
             raise StoreError(
-                f"{where} belongs to another program (tables {sorted(tables)[:5]!r}): "
+                f"{location} belongs to another program (tables {sorted(tables)[:5]!r}): "
                 "use another database"
             )
         return False
@@ -59,13 +59,13 @@ def has_tables(conn: Connection, where: str) -> bool:
     if version is not None and version > FORMAT:
         advice = "install a newer one (`pip install -U tutelage`)"
     raise StoreError(
-        f"{where} has store format {version!r}, but this Tutelage reads only format {FORMAT!r}: "
+        f"{location} has store format {version!r}, but this Tutelage reads only format {FORMAT!r}: "
         f"{advice}"
     )
 
 
-def prepare(conn: Connection, where: str) -> None:
+def prepare(conn: Connection, location: str) -> None:
     """Create missing tables within the write transaction of `conn`."""
-    if not has_tables(conn, where):
+    if not has_tables(conn, location):
         metadata.create_all(conn)
         conn.execute(insert(schema_version).values(version=FORMAT))

@@ -88,7 +88,7 @@ class Columns(Generic[T]):
                 self._columns.append(field_)
 
     def columns(self, keys: Collection[str] = ()) -> list[Column[Any]]:
-        """Create the columns of a table with the primary key `keys`."""
+        """Create the columns of a table whose primary key is `keys`."""
         columns: list[Column[Any]] = []
         for f in self._columns:
             key = f.name in keys
@@ -97,27 +97,27 @@ class Columns(Generic[T]):
             columns.append(column)
         return columns
 
-    def encode(self, record: T, where: str) -> Row:
+    def encode(self, record: T, label: str) -> Row:
         """Convert a record to a table row.
 
-        `where` names the record in errors. Raises `StoreError` for values that cannot be stored
+        `label` names the record in errors. Raises `StoreError` for values that cannot be stored
         exactly.
         """
         row: Row = {}
         for name, f in self._fields.items():
             value = getattr(record, name)
-            row[f.name] = None if value is None else f.encode(value, f"{f.label} of {where}")
+            row[f.name] = None if value is None else f.encode(value, f"{f.label} of {label}")
         for name, part in self._flat.items():
             nested_record = getattr(record, name)
-            row |= part.empty_row() if nested_record is None else part.encode(nested_record, where)
+            row |= part.empty_row() if nested_record is None else part.encode(nested_record, label)
         return row
 
     def empty_row(self) -> Row:
-        """Return the row of an absent record, with null in all columns."""
+        """Return a row with null in all columns, for a record that is None."""
         return {f.name: None for f in self._columns}
 
     def decode(self, row: RowLike, **others: Any) -> T:
-        """Convert a table row to a record, with the fields from other tables."""
+        """Convert a table row to a record. `others` are the fields that other tables store."""
         values = {
             name: None if row[f.name] is None else f.decode(row[f.name])
             for name, f in self._fields.items()
@@ -128,7 +128,7 @@ class Columns(Generic[T]):
         return self._cls(**values, **others)
 
     def comparable(self, row: Row) -> Row:
-        """Return the values of a row that take part in record comparisons."""
+        """Return the values of a row that determine if two records are equal."""
         return {f.name: row[f.name] for f in self._columns if f.compared}
 
 
@@ -145,16 +145,16 @@ def _column_codec(type_hint: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
 
 
 def _strip_none(hint: Any) -> tuple[Any, bool]:
-    """Strip `| None` from a type hint, and return the hint and whether it was optional."""
+    """Remove `| None` from a type hint. Return the hint, and True if it was optional."""
     if get_origin(hint) not in (Union, UnionType):
         return hint, False
     kinds = [type_hint for type_hint in get_args(hint) if type_hint is not NoneType]
     if len(kinds) != 1:
-        raise TypeError(f"a column must have one type, but {hint} has several")
+        raise TypeError(f"a column must have one type, but {hint} has several types")
     return kinds[0], True
 
 
-def _keep_value(value: Any, where: str = "") -> Any:
+def _keep_value(value: Any, label: str = "") -> Any:
     return value
 
 

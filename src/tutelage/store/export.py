@@ -96,7 +96,7 @@ def rollout_record(rollout: Rollout) -> JSON:
 
 
 def chat_rows(rollout: Rollout, tools: Sequence[ToolSpec] | None = None) -> Iterator[JSON]:
-    """Yield the conversations of a rewarded rollout, each with its tools and origin.
+    """Yield the conversations of a rollout that has a reward, with their tools and ids.
 
     If `tools` is None, each conversation has the tools of its requests.
     """
@@ -115,13 +115,13 @@ def chat_rows(rollout: Rollout, tools: Sequence[ToolSpec] | None = None) -> Iter
 
 def _chat_message(message: Message) -> JSON:
     """Convert a message to the OpenAI format, with its reasoning, and with weight 0 if it is not
-    trained."""
+    trained on."""
     extra = {name: message.extra[name] for name in THOUGHTS if message.extra.get(name)}
     return message.to_dict() | extra | ({"weight": 0} if message.extra.get("weight") == 0 else {})
 
 
-def _as_context(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Set weight 0 on a request's assistant messages, which its call did not sample."""
+def _mask_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Set weight 0 on the assistant messages of a request, which its call did not sample."""
     return tuple(
         replace(m, extra={**m.extra, "weight": 0}) if m.role == "assistant" else m for m in messages
     )
@@ -130,7 +130,7 @@ def _as_context(messages: Sequence[Message]) -> tuple[Message, ...]:
 def conversations(
     calls: Sequence[Call],
 ) -> list[tuple[str, tuple[Message, ...], tuple[ToolSpec, ...]]]:
-    """Join calls to conversations in order of start, each with its agent, messages and tools.
+    """Join calls to conversations. Return the agent, messages and tools of each conversation.
 
     A call continues a conversation of the same agent with the same tools if its messages begin with
     the whole conversation. Replies are kept as sampled, not as repeated by the client; assistant
@@ -140,21 +140,21 @@ def conversations(
     for call in calls:
         for i, (agent, earlier, tools) in enumerate(results):
             sent, is_same = call.messages, (agent, tools) == (call.agent, call.tools)
-            if is_same and len(sent) >= len(earlier) and all(map(_is_repeated, earlier, sent)):
-                new = _as_context(call.messages[len(earlier) :])
+            if is_same and len(sent) >= len(earlier) and all(map(_is_same_message, earlier, sent)):
+                new = _mask_messages(call.messages[len(earlier) :])
                 results[i] = (agent, (*earlier, *new, call.reply), tools)
                 break
         else:
-            results.append((call.agent, (*_as_context(call.messages), call.reply), call.tools))
+            results.append((call.agent, (*_mask_messages(call.messages), call.reply), call.tools))
     return results
 
 
-def _is_repeated(sampled: Message, repeated: Message) -> bool:
+def _is_same_message(sampled: Message, sent: Message) -> bool:
     """Return True if two messages are equal or have the same tool call ids.
 
     Some clients reformat the arguments of tool calls.
     """
-    if sampled == repeated:
+    if sampled == sent:
         return True
     ids = [call.id for call in sampled.tool_calls]
-    return bool(ids) and ids == [call.id for call in repeated.tool_calls]
+    return bool(ids) and ids == [call.id for call in sent.tool_calls]

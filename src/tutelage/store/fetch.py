@@ -28,7 +28,7 @@ _TOOLS = TypeAdapter(tuple[ToolSpec, ...])
 
 
 class RolloutFilter(TypedDict, total=False):
-    """Filter of a run's rollouts, in which a missing key or None matches all."""
+    """Filter of a run's rollouts. A missing key or None matches all values."""
 
     mode: Mode | None
     step: int | None
@@ -50,7 +50,7 @@ def rollout_order() -> list[Column[Any]]:
 def load_attempts(
     conn: Connection, run_id: str, ids: Sequence[str], *, late: bool
 ) -> dict[str, list[Attempt]]:
-    """Load the attempts of rollouts by rollout id, either the valid or the late ones."""
+    """Load the attempts of rollouts, by rollout id. `late` selects the late results instead."""
     table = schema.attempts
     attempts: dict[str, list[Attempt]] = defaultdict(list)
     parts: defaultdict[tuple[Any, ...], dict[str, list[RowLike]]] = defaultdict(
@@ -91,7 +91,7 @@ def resolve(conn: Connection, prefix: str, run_id: str | None) -> tuple[str, str
     """Find a rollout by its id or by a unique prefix of it.
 
     Returns its run id and its id. Raises `StoreError` with the candidates if several match, or the
-    closest if none does.
+    closest ids if none does.
     """
     exact = _find_ids(conn, prefix, run_id, exact=True)
     pairs = exact or _find_ids(conn, prefix, run_id)
@@ -100,12 +100,12 @@ def resolve(conn: Connection, prefix: str, run_id: str | None) -> tuple[str, str
     source = "the store" if run_id is None else f"run {run_id!r}"
     if len(exact) > 1:
         names = ", ".join(repr(run) for run, _ in exact)
-        raise StoreError(f"rollout {prefix!r} is in several runs, {names}: also pass the run")
+        raise StoreError(f"rollout {prefix!r} is in several runs, {names}: also pass the run id")
     if pairs:
         rest = ", ..." if len(pairs) > MAX_LISTED else ""
         names = ", ".join(repr(rollout) for _, rollout in pairs[:MAX_LISTED])
         raise StoreError(
-            f"{prefix!r} matches several rollouts of {source}, {names}{rest}: pass more of the id"
+            f"{prefix!r} matches several rollouts of {source}, {names}{rest}: pass a longer prefix"
         )
     # Candidates with the longest common prefix.
     prefixes = (prefix[:length] for length in range(len(prefix) - 1, -1, -1))

@@ -36,14 +36,14 @@ _CHUNK = 500
 
 @dataclass(frozen=True, slots=True)
 class _AttemptRows:
-    """An attempt's row, the rows of its parts by table, and its status and digest."""
+    """The row of an attempt, the rows of its parts by table, and its status and digest."""
 
     row: Row
     parts: dict[str, list[Row]]
     stamp: Stamp
 
-    def as_late(self, number: int) -> _AttemptRows:
-        """Return the attempt's rows, renumbered as the `number`-th late result (from 1)."""
+    def to_late_result(self, number: int) -> _AttemptRows:
+        """Return the rows of a late result with the given number, counted from 1."""
         parts = {name: [r | {"late": number} for r in rows] for name, rows in self.parts.items()}
         return _AttemptRows(self.row | {"late": number}, parts, self.stamp)
 
@@ -73,7 +73,7 @@ class _IngestBatch:
     """Distinct tools of calls by digest."""
     _digests: dict[Any, tuple[str, tuple[ToolSpec, ...]]] = field(default_factory=dict[Any, Any])
 
-    def toolset(self, tools: tuple[ToolSpec, ...], where: str) -> str | None:
+    def toolset(self, tools: tuple[ToolSpec, ...], label: str) -> str | None:
         """Add a toolset to the batch and return its digest, or None for no tools."""
         if not tools:
             return None
@@ -81,7 +81,7 @@ class _IngestBatch:
         # alive, so that no identity is reused.
         key = tuple((t.name, t.description, id(t.parameters)) for t in tools)
         if key not in self._digests:
-            text = dump_json(tools, f"tools of {where}")
+            text = dump_json(tools, f"tools of {label}")
             digest = _hash_rows([{"tools": text}])
             self._digests[key] = (digest, tools)
             self.toolsets[digest] = {"digest": digest, "tools": text}
@@ -107,16 +107,16 @@ def encode(
     for rollout in rollouts:
         if not rollout.attempts:
             raise StoreError(f"rollout {rollout.id!r} has no attempts: add a pending attempt")
-        where = f"rollout {rollout.id!r}"
-        task = schema.TASK.encode(rollout.task, f"task {rollout.task.id!r} of {where}")
+        label = f"rollout {rollout.id!r}"
+        task = schema.TASK.encode(rollout.task, f"task {rollout.task.id!r} of {label}")
         digest = _hash_rows([task])
         keys: Row = {"run_id": rollout.run_id, "rollout_id": rollout.id}
         encoded = _RolloutRows(
-            head=schema.ROLLOUT.encode(rollout, where) | {"task": digest},
-            summary=schema.SUMMARY.encode(RolloutSummary.from_rollout(rollout), where),
+            head=schema.ROLLOUT.encode(rollout, label) | {"task": digest},
+            summary=schema.SUMMARY.encode(RolloutSummary.from_rollout(rollout), label),
             task={"digest": digest} | task,
             attempts=tuple(
-                _encode_attempt(attempt, keys, position, f"{where}, attempt {position}", batch)
+                _encode_attempt(attempt, keys, position, f"{label}, attempt {position}", batch)
                 for position, attempt in enumerate(rollout.attempts)
             ),
         )
@@ -124,31 +124,31 @@ def encode(
     for run_id, span in ((run_id, span) for run_id, each in spans.items() for span in each):
         if span.rollout_id is None:
             raise StoreError(f"span {span.name!r} does not belong to a rollout: set its rollout_id")
-        where = f"span {span.name!r} of rollout {span.rollout_id!r}"
-        batch.spans.append({"run_id": run_id} | schema.SPAN.encode(span, where))
+        label = f"span {span.name!r} of rollout {span.rollout_id!r}"
+        batch.spans.append({"run_id": run_id} | schema.SPAN.encode(span, label))
     for run_id, row in ((run_id, row) for run_id, each in training_rows.items() for row in each):
-        where = f"row of {row.rollout_id!r}"
-        batch.training_rows.append({"run_id": run_id} | schema.TRAINING_ROW.encode(row, where))
+        label = f"row of {row.rollout_id!r}"
+        batch.training_rows.append({"run_id": run_id} | schema.TRAINING_ROW.encode(row, label))
     return batch
 
 
 def _encode_attempt(
-    attempt: Attempt, keys: Row, position: int, where: str, batch: _IngestBatch
+    attempt: Attempt, keys: Row, position: int, label: str, batch: _IngestBatch
 ) -> _AttemptRows:
     reward = attempt.reward
-    row = schema.ATTEMPT.encode(attempt, where)
-    row["reward"] = None if reward is None else finite(reward.value, f"reward of {where}")
+    row = schema.ATTEMPT.encode(attempt, label)
+    row["reward"] = None if reward is None else finite(reward.value, f"reward of {label}")
     parts: dict[str, list[Row]] = {
         "calls": [
-            schema.CALL.encode(c, f"{where}, call {i}") | {"toolset": batch.toolset(c.tools, where)}
+            schema.CALL.encode(c, f"{label}, call {i}") | {"toolset": batch.toolset(c.tools, label)}
             for i, c in enumerate(attempt.calls)
         ],
         "tool_results": [
-            schema.TOOL_RESULT.encode(r, f"tool {r.name!r} of {where}")
+            schema.TOOL_RESULT.encode(r, f"tool {r.name!r} of {label}")
             for r in attempt.tool_results
         ],
         "rewards": [
-            {"name": name, "value": finite(value, f"reward part {name!r} of {where}")}
+            {"name": name, "value": finite(value, f"reward part {name!r} of {label}")}
             for name, value in ({} if reward is None else reward.parts).items()
         ],
     }
@@ -167,7 +167,7 @@ def _encode_attempt(
 
 
 def _hash_rows(rows: Sequence[Row]) -> str:
-    """Hash table rows unambiguously, including the length of each value."""
+    """Return a hash of table rows, including the length of each value."""
     state = hashlib.blake2b(digest_size=16)
     for row in rows:
         state.update(f"row {len(row)};".encode())
@@ -182,8 +182,8 @@ def _hash_rows(rows: Sequence[Row]) -> str:
 
 
 @dataclass(slots=True)
-class _Stored:
-    """The state of one rollout in the store."""
+class _State:
+    """State of one rollout in the store."""
 
     head: Row
     stamps: list[Stamp] = field(default_factory=list[Stamp])
@@ -201,7 +201,7 @@ class _Changes:
 
 
 def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
-    """Write a batch of rollouts and return the numbers of rollouts and late attempts.
+    """Write a batch of rollouts. Return the numbers of rollouts and late attempts.
 
     Rollouts are counted as `new`, `updated` and `unchanged`, attempts as `late`. Raises
     `StoreError` for an unknown run or for records that contradict the stored ones.
@@ -245,7 +245,7 @@ def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
 
 
 def _insert_new(conn: Connection, table: Table, rows: list[Row]) -> None:
-    """Insert rows, skipping those whose key exists."""
+    """Insert the rows whose keys do not exist yet."""
     if rows:
         conn.execute(_dialect(conn).insert(table).on_conflict_do_nothing(), rows)
 
@@ -254,7 +254,7 @@ def _dialect(conn: Connection) -> Any:
     return postgresql if conn.dialect.name == "postgresql" else sqlite
 
 
-def _add_rollout(changes: _Changes, rollout: _RolloutRows, stored: _Stored | None) -> Counter[str]:
+def _add_rollout(changes: _Changes, rollout: _RolloutRows, stored: _State | None) -> Counter[str]:
     """Add the changes for one rollout, given its stored state."""
     if stored is None:
         changes.rollouts.append(rollout.head | rollout.summary)
@@ -264,39 +264,39 @@ def _add_rollout(changes: _Changes, rollout: _RolloutRows, stored: _Stored | Non
     for name, value in head.items():
         if stored.head[name] != value:
             raise StoreError(
-                f"rollout {head['id']!r} of run {head['run_id']!r} is in the store with {name} "
-                f"{stored.head[name]!r} and cannot be replaced with {value!r}: before repeating "
-                "steps, discard the old ones (Store.discard_after)"
+                f"rollout {head['id']!r} of run {head['run_id']!r} has {name} "
+                f"{stored.head[name]!r} in the store, which cannot be changed to {value!r}: before "
+                "repeating steps, discard the old ones with Store.discard_after"
             )
     stamps = [attempt.stamp for attempt in rollout.attempts]
-    added, replaced, filed = merge(f"rollout {head['id']!r}", stored.stamps, stamps)
+    added, replaced, late = merge(f"rollout {head['id']!r}", stored.stamps, stamps)
     changes.stale.extend((*rollout.key, i) for i in replaced)
     changes.attempts.extend(rollout.attempts[i] for i in (*replaced, *added))
     # New late attempts are numbered after the stored ones.
-    late = [
-        rollout.attempts[i].as_late(len(stored.late[i]) + 1)
-        for i in filed
+    late_results = [
+        rollout.attempts[i].to_late_result(len(stored.late[i]) + 1)
+        for i in late
         if rollout.attempts[i].stamp[1] not in stored.late[i]
     ]
-    changes.attempts.extend(late)
+    changes.attempts.extend(late_results)
     if not added and not replaced:
-        return Counter(unchanged=1, late=len(late))
+        return Counter(unchanged=1, late=len(late_results))
     if len(rollout.attempts) >= len(stored.stamps):
         changes.rollouts.append(head | rollout.summary)
-    return Counter(updated=1, late=len(late))
+    return Counter(updated=1, late=len(late_results))
 
 
-def _load_stored(conn: Connection, keys: Iterable[_Key]) -> dict[_Key, _Stored]:
+def _load_stored(conn: Connection, keys: Iterable[_Key]) -> dict[_Key, _State]:
     by_run: defaultdict[str, list[str]] = defaultdict(list)
     for run_id, rollout_id in keys:
         by_run[run_id].append(rollout_id)
-    stored: dict[_Key, _Stored] = {}
+    stored: dict[_Key, _State] = {}
     head, c = schema.rollouts.c, schema.attempts.c
     chunks = ((run, start) for run, ids in by_run.items() for start in range(0, len(ids), _CHUNK))
     for run_id, start in chunks:
         ids = by_run[run_id][start : start + _CHUNK]
         heads = select(schema.rollouts).where(head.run_id == run_id, head.id.in_(ids))
-        stored |= {(run_id, r["id"]): _Stored(dict(r)) for r in conn.execute(heads).mappings()}
+        stored |= {(run_id, r["id"]): _State(dict(r)) for r in conn.execute(heads).mappings()}
         stamps = (
             select(c.rollout_id, c.position, c.late, c.status, c.digest)
             .where(c.run_id == run_id, c.rollout_id.in_(ids))

@@ -46,7 +46,7 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 
 
 def open_backend(url: URL, *, create: bool = True) -> Backend:
-    """Open a PostgreSQL database by URL, and create missing tables if `create`.
+    """Open a PostgreSQL database by URL, and create missing tables if `create` is True.
 
     Raises `StoreError` if it cannot be reached or belongs to another program, and
     `MissingExtraError` without psycopg.
@@ -58,7 +58,7 @@ def open_backend(url: URL, *, create: bool = True) -> Backend:
     url = url.set(drivername="postgresql+psycopg")
     if not url.database:
         raise StoreError(f"{safe_url(url)!r} has no database name: use postgresql://HOST/DATABASE")
-    where = safe_url(url)
+    location = safe_url(url)
     writer = create_engine(
         url,
         connect_args={"connect_timeout": CONNECT_SECONDS} | dict(url.query),
@@ -69,19 +69,19 @@ def open_backend(url: URL, *, create: bool = True) -> Backend:
     event.listen(writer, "connect", _configure)
     reader = writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     try:
-        with explain_errors(where, "open the store"):
+        with explain_errors(location, "open the store"):
             with reader.begin() as conn:
-                ready = has_tables(conn, where)
+                ready = has_tables(conn, location)
             if not ready and not create:
-                raise StoreError(f"no store at {where!r}: check the address")
+                raise StoreError(f"no store at {location!r}: check the address")
             if not ready:
                 with writer.begin() as conn:
                     _lock(conn, [_SCHEMA_LOCK])  # several processes may create it at once
-                    prepare(conn, where)
+                    prepare(conn, location)
     except BaseException:
         writer.dispose()
         raise
-    return Backend(where, reader, writer, _lock, partial(explain_errors, where))
+    return Backend(location, reader, writer, _lock, partial(explain_errors, location))
 
 
 def safe_url(url: URL) -> str:
@@ -101,8 +101,8 @@ def _lock(conn: Connection, run_ids: Sequence[str]) -> None:
 
 
 @contextmanager
-def explain_errors(where: str, action: str) -> Generator[None]:
-    """Convert PostgreSQL errors that a user can fix to `StoreError`."""
+def explain_errors(location: str, action: str) -> Generator[None]:
+    """Convert PostgreSQL errors that users can fix to `StoreError`."""
     try:
         yield
     except DBAPIError as error:
@@ -118,7 +118,7 @@ def explain_errors(where: str, action: str) -> Generator[None]:
             meaning = _CONNECTION_LOST
         if meaning is None:
             raise
-        raise StoreError(f"cannot {action} {where!r}: {meaning} ({reason})") from error
+        raise StoreError(f"cannot {action} {location!r}: {meaning} ({reason})") from error
 
 
 _CONNECT_ERRORS = (

@@ -52,7 +52,7 @@ class Queries:
         self._closed = False
 
     def close(self) -> None:
-        """Close the database, after which queries raise `StoreError`. May be called twice."""
+        """Close the database. Later queries raise `StoreError`. May be called twice."""
         with self._writing:
             self._closed = True
             self._backend.close()
@@ -99,7 +99,7 @@ class Queries:
         unknown run.
         """
         with self._read("read rollouts from", run_id) as conn:
-            query = select(schema.rollouts.c.id).where(*_where(run_id, filters))
+            query = select(schema.rollouts.c.id).where(*_clauses(run_id, filters))
             ids = list(conn.scalars(query.order_by(*rollout_order()).limit(limit)))
         return self._read_pages(run_id, ids)
 
@@ -111,7 +111,7 @@ class Queries:
 
     def count(self, run_id: str, **filters: Unpack[RolloutFilter]) -> int:
         """Count matching rollouts. Raises `StoreError` for an unknown run."""
-        query = select(func.count()).select_from(schema.rollouts).where(*_where(run_id, filters))
+        query = select(func.count()).select_from(schema.rollouts).where(*_clauses(run_id, filters))
         with self._read("count rollouts of", run_id) as conn:
             return conn.execute(query).scalar_one()
 
@@ -128,7 +128,7 @@ class Queries:
         query = (
             select(heads.c.cause, heads.c.id, attempts.c.failure_message)
             .select_from(heads.outerjoin(attempts, last_attempt))
-            .where(*_where(run_id, filters), heads.c.status.in_(ended))
+            .where(*_clauses(run_id, filters), heads.c.status.in_(ended))
             .order_by(*rollout_order(), attempts.c.position.desc())
         )
         messages_by_cause: dict[str | None, dict[str, str]] = {}
@@ -157,20 +157,20 @@ class Queries:
             by_mode: dict[str, int] = {
                 row[0]: row[1] for row in conn.execute(heads.group_by(rollouts.mode))
             }
-            count, read, written = conn.execute(sums).one()
+            count, prompt_bytes, sampled_bytes = conn.execute(sums).one()
         return Totals(
             rollouts=sum(by_mode.values()),
             tests=by_mode.get(Mode.TEST.value, 0),
             calls=count,
-            prompt_tokens=int(read) // _BYTES,
-            sampled_tokens=int(written) // _BYTES,
+            prompt_tokens=int(prompt_bytes) // _BYTES,
+            sampled_tokens=int(sampled_bytes) // _BYTES,
         )
 
     def grades(
         self, run_id: str, *labels: str, mode: Mode = Mode.TEST, part: str = "exact"
     ) -> list[Grade]:
-        """Return the final rewards of rollouts with these labels, and one part of each reward,
-        sorted by label, then by task."""
+        """Return the final rewards of rollouts with these labels, and one part of each reward. The
+        result is sorted by label, then by task."""
         heads, attempts, rewards = schema.rollouts.c, schema.attempts.c, schema.rewards.c
         last = (
             select(func.max(attempts.position))
@@ -208,14 +208,14 @@ class Queries:
             return [Grade(**{**row, "fields": load_json(row["fields"])}) for row in rows]
 
     def late_results(self, run_id: str, rollout_id: str) -> tuple[Attempt, ...]:
-        """Return results that arrived after a rollout's attempts had ended, in order."""
+        """Return the results that arrived after the attempts of a rollout had ended, in order."""
         with self._read("read late results from") as conn:
             return tuple(load_attempts(conn, run_id, [rollout_id], late=True)[rollout_id])
 
     # Spans
 
     def spans(self, run_id: str, rollout_id: str) -> list[SpanRecord]:
-        """Return a rollout's spans from user code and other programs, by start time.
+        """Return the spans of a rollout from user code and other programs, by start time.
 
         The spans that are derived from the rollout's record are not included: `tracing.whole_trace`
         combines both into complete trees.
@@ -267,7 +267,7 @@ class Queries:
 
     @contextmanager
     def _read(self, action: str, run_id: str | None = None) -> Generator[Connection]:
-        """Open a read snapshot of the database. Raises `StoreError` if `run_id` does not exist."""
+        """Open a snapshot for reading. Raises `StoreError` if the run does not exist."""
         self._check_open()
         with self._backend.explain_errors(action), self._backend.reader.begin() as conn:
             if run_id is not None:
@@ -278,8 +278,8 @@ class Queries:
                 raise
             except (ValueError, TypeError, LookupError, struct.error) as error:
                 raise StoreError(
-                    f"cannot {action} {self.where!r}: it is corrupt, move it away or restore a "
-                    f"copy ({type(error).__name__}: {error})"
+                    f"cannot {action} {self.where!r}: it is corrupt; move it away or restore a "
+                    f"backup ({type(error).__name__}: {error})"
                 ) from error
 
     def _check_open(self) -> None:
@@ -289,7 +289,7 @@ class Queries:
     def _read_ordered(
         self, table: Table, columns: Columns[T], run_id: str, *tests: ColumnElement[bool]
     ) -> list[T]:
-        """Return a run's records in a table, in key order."""
+        """Return the records of a run in a table, in the order of their keys."""
         query = select(table).where(table.c.run_id == run_id, *tests).order_by(*table.primary_key)
         with self._read(f"read {table.name} from", run_id) as conn:
             return [columns.decode(row) for row in conn.execute(query).mappings()]
@@ -307,7 +307,7 @@ def read_run(conn: Connection, run_id: str) -> RunRow:
     raise StoreError(f"no run {run_id!r} in the store: {hint}")
 
 
-def _where(run_id: str, filters: RolloutFilter) -> list[ColumnElement[bool]]:
+def _clauses(run_id: str, filters: RolloutFilter) -> list[ColumnElement[bool]]:
     """Convert a rollout filter to SQL conditions."""
     c = schema.rollouts.c
     tests: dict[str, Callable[[Any], ColumnElement[bool]]] = {
@@ -341,6 +341,6 @@ def _load_rollouts(conn: Connection, run_id: str, ids: Sequence[str]) -> list[Ro
             task = schema.TASK.decode({"id": head["task_id"], "fields": head["fields"]})
             attempts_of_rollout = tuple(attempts[rollout_id])
             if not attempts_of_rollout:
-                raise LookupError(f"the rollout {rollout_id!r} has no attempts")
+                raise LookupError(f"rollout {rollout_id!r} has no attempts")
             rollouts.append(schema.ROLLOUT.decode(head, task=task, attempts=attempts_of_rollout))
     return rollouts

@@ -60,7 +60,7 @@ class ResourceRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """An event stored under a key, with its number."""
+    """An event stored under a key. The events of a key are numbered."""
 
     key: str
     number: int
@@ -85,7 +85,7 @@ class RolloutSummary:
 
     @classmethod
     def from_rollout(cls, rollout: Rollout) -> RolloutSummary:
-        """Summarise a rollout."""
+        """Create the summary of a rollout."""
         last, reward = rollout.last, rollout.reward
         return cls(
             status=RolloutStatus(last.status),
@@ -101,7 +101,7 @@ class RolloutSummary:
 
 @dataclass(frozen=True, slots=True)
 class FailureCount:
-    """The number of failed rollouts with one cause, and the first one's message.
+    """Number of failed rollouts with one cause, and the message of the first rollout.
 
     The cause of cancelled rollouts is None.
     """
@@ -144,7 +144,7 @@ class TrainingRow:
     (all 1) if the row was not scored or the correction is off."""
 
     def numbers(self, name: PerToken) -> tuple[float, ...] | None:
-        """Return the per-token values of a field, or None if they were not recorded."""
+        """Return the per-token values of a field, or None if not recorded."""
         data: bytes | None = getattr(self, name)
         if data is None:
             return None
@@ -169,7 +169,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """A rollout's reward, its requested part if there is one, and the cause of a failure."""
+    """Reward of a rollout, the requested part of this reward, and the cause of a failure."""
 
     label: str
     task: str

@@ -66,21 +66,21 @@ TRAINING_ROW = Columns(TrainingRow)
 metadata = MetaData()
 
 
-def _string(name: str, *items: SchemaItem, key: bool = False) -> Column[str]:
+def _text_col(name: str, *items: SchemaItem, key: bool = False) -> Column[str]:
     return Column(name, ExactText, *items, nullable=False, primary_key=key)
 
 
 def _run_table(name: str, record: Columns[Any], keys: Collection[str], *items: SchemaItem) -> Table:
     """Create a table of a run's records."""
-    run = _string("run_id", ForeignKey("runs.id", ondelete="CASCADE"), key=True)
+    run = _text_col("run_id", ForeignKey("runs.id", ondelete="CASCADE"), key=True)
     return Table(name, metadata, run, *record.columns(keys), *items)
 
 
 def _attempt_columns(*names: str) -> list[Column[Any]]:
-    """Create the key columns of an attempt or its part: the rollout, then one number per name."""
+    """Create the key columns of attempts and their parts: rollout, then one number per name."""
     return [
-        _string("run_id", key=True),
-        _string("rollout_id", key=True),
+        _text_col("run_id", key=True),
+        _text_col("rollout_id", key=True),
         *(Column(name, Integer, primary_key=True, autoincrement=False) for name in names),
     ]
 
@@ -104,14 +104,14 @@ schema_version = Table(
 
 runs = Table("runs", metadata, *RUN.columns(["id"]))
 
-tasks = Table("tasks", metadata, _string("digest", key=True), *TASK.columns())
+tasks = Table("tasks", metadata, _text_col("digest", key=True), *TASK.columns())
 
 rollouts = Table(
     "rollouts",
     metadata,
-    _string("run_id", ForeignKey("runs.id", ondelete="CASCADE"), key=True),
+    _text_col("run_id", ForeignKey("runs.id", ondelete="CASCADE"), key=True),
     *(column for column in ROLLOUT.columns(["id"]) if column.name != "run_id"),
-    _string("task", ForeignKey("tasks.digest")),
+    _text_col("task", ForeignKey("tasks.digest")),
     *SUMMARY.columns(),
     Index("rollouts_by_step", "run_id", "step", "label"),
     Index("rollouts_by_id", "id"),
@@ -125,7 +125,7 @@ attempts = Table(
     "attempts",
     metadata,
     *_attempt_columns("position", "late"),
-    _string("digest"),
+    _text_col("digest"),
     *ATTEMPT.columns(),
     Column("reward", Double),
     ForeignKeyConstraint(
@@ -133,14 +133,14 @@ attempts = Table(
     ),
 )
 
-toolsets = Table("toolsets", metadata, _string("digest", key=True), _string("tools"))
+toolsets = Table("toolsets", metadata, _text_col("digest", key=True), _text_col("tools"))
 """Tool descriptions, stored once per content, because every call of a rollout repeats them."""
 
 calls = _part("calls", *CALL.columns(), Column("toolset", ExactText, ForeignKey("toolsets.digest")))
 
 tool_results = _part("tool_results", *TOOL_RESULT.columns())
 
-rewards = _part("rewards", _string("name"), Column("value", Double, nullable=False))
+rewards = _part("rewards", _text_col("name"), Column("value", Double, nullable=False))
 """Named parts of an attempt's reward; the value itself is in `attempts.reward`."""
 
 spans = _run_table(
@@ -166,6 +166,6 @@ checkpoints = _run_table("checkpoints", CHECKPOINT, ["step"])
 
 resources = _run_table("resources", RESOURCE, ["name", "version"])
 
-events = Table("events", metadata, _string("run_id", key=True), *EVENT.columns(["key", "number"]))
+events = Table("events", metadata, _text_col("run_id", key=True), *EVENT.columns(["key", "number"]))
 """Ordered events under a key, such as an execution. The run id is empty for events without a
 run."""

@@ -73,7 +73,7 @@ def database_path(url: URL) -> Path:
 
 @contextmanager
 def explain_errors(path: Path, action: str) -> Generator[None]:
-    """Convert SQLite errors that a user can fix to `StoreError`."""
+    """Convert SQLite errors that users can fix to `StoreError`."""
     try:
         yield
     except (DBAPIError, sqlite3.Error, UnicodeDecodeError) as error:
@@ -81,7 +81,7 @@ def explain_errors(path: Path, action: str) -> Generator[None]:
         code = str(getattr(cause, "sqlite_errorname", ""))
         if isinstance(error, UnicodeDecodeError) or re.search("UTF-8|^no such", str(cause)):
             code = "SQLITE_CORRUPT"  # the store writes UTF-8 and creates its tables
-        meaning = next((words for prefix, words in _MEANINGS if code.startswith(prefix)), None)
+        meaning = next((text for prefix, text in _MEANINGS if code.startswith(prefix)), None)
         if meaning is None:
             raise
         raise StoreError(f"cannot {action} {str(path)!r}: {meaning} ({cause})") from error
@@ -92,7 +92,7 @@ def explain_errors(path: Path, action: str) -> Generator[None]:
 
 
 def open_backend(path: Path, *, create: bool = True) -> Backend:
-    """Open a SQLite file for use by several threads, and create missing tables if `create`.
+    """Open a SQLite file for several threads. Create missing tables if `create` is True.
 
     Raises `StoreError` if the file cannot be opened or belongs to another program.
     """
@@ -122,8 +122,8 @@ def open_backend(path: Path, *, create: bool = True) -> Backend:
                 mode = raw.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             if mode != "wal":
                 raise StoreError(
-                    f"SQLite uses journal mode {mode!r} here instead of 'wal', as on network "
-                    "disks: put the store on a local disk"
+                    f"SQLite uses journal mode {mode!r} instead of 'wal', as on network disks: "
+                    "put the store on a local disk"
                 )
             if not ready:
                 with writer.begin() as conn:

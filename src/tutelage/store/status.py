@@ -29,7 +29,7 @@ def check_run_transition(run_id: str, old: RolloutStatus, new: RolloutStatus) ->
         allowed = ", ".join(sorted(RUN_TRANSITIONS[old]))
         raise StoreError(
             f"run {run_id!r} is {old.value!r} and cannot become {new.value!r}: "
-            f"allowed next: {allowed}"
+            f"allowed statuses: {allowed}"
         )
 
 
@@ -38,13 +38,13 @@ Stamp = tuple[RolloutStatus, str]
 
 
 def merge(
-    where: str, stored: Sequence[Stamp], incoming: Sequence[Stamp]
+    label: str, stored: Sequence[Stamp], incoming: Sequence[Stamp]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Decide which incoming attempts to add, to replace, and to store as late, by position.
+    """Return the positions of incoming attempts to add, to replace, and to store as late.
 
     Attempts are compared with the stored ones, and repeated content changes nothing. Attempts that
     have ended, and all attempts of a rollout whose last attempt has ended, are final: different
-    content is late. Raises `StoreError` if a status goes back, such as from running to pending.
+    content is late. Raises `StoreError` for a backward transition, such as from running to pending.
     """
     final = bool(stored) and stored[-1][0].terminal
     added: list[int] = []
@@ -62,7 +62,7 @@ def merge(
             replaced.append(i)
         else:
             raise StoreError(
-                f"attempt {i} of {where} is {current.value!r} and cannot become {status.value!r}: "
-                "records must be put in the order in which they happened"
+                f"attempt {i} of {label} is {current.value!r} and cannot become {status.value!r}: "
+                "write records in the order in which they occurred"
             )
     return added, replaced, late

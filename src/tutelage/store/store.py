@@ -50,7 +50,7 @@ _STORE_FIELDS = ("result", "created", "updated")
 """Columns of a run that are set by the store."""
 
 
-def open_store(where: str | Path, *, create: bool = True) -> Store:
+def open_store(location: str | Path, *, create: bool = True) -> Store:
     """Open the store in a file, given as a path or `sqlite:///FILE`, or in a PostgreSQL database,
     given as `postgresql://[USER@]HOST[:PORT]/DATABASE`.
 
@@ -58,7 +58,7 @@ def open_store(where: str | Path, *, create: bool = True) -> Store:
     for the database of another program, and for tables of another format.
     """
     # Import only the module of the requested database.
-    text = str(where)
+    text = str(location)
     try:
         url = make_url(text) if "://" in text else URL.create("sqlite", database=text)
     except (ArgumentError, ValueError):  # ValueError for an invalid port
@@ -76,7 +76,7 @@ def open_store(where: str | Path, *, create: bool = True) -> Store:
 
 
 class Store(Queries):
-    """Read and write access to one database, as a context manager that closes it."""
+    """Read and write access to a database. As a context manager, it is closed on exit."""
 
     def __enter__(self) -> Store:
         return self
@@ -99,7 +99,7 @@ class Store(Queries):
         status: str,
         claim: bool = False,
     ) -> None:
-        """Add a run, or update a resumed one (`created` is kept).
+        """Add a run, or update a resumed run but keep its creation time.
 
         Raises `StoreError` if recipe, algorithm or seed differ from the stored ones or if the
         status cannot follow the stored one. With `claim` the run must be new, and `config`
@@ -107,7 +107,7 @@ class Store(Queries):
         """
         now = time.time()
         run = RunRow(
-            run_id, name, recipe, algorithm, config, seed, folder, _run_status(status),
+            run_id, name, recipe, algorithm, config, seed, folder, _parse_status(status),
             result=None, created=now, updated=now,
         )  # fmt: skip
         row = schema.RUN.encode(run, f"run {run_id!r}")
@@ -147,7 +147,7 @@ class Store(Queries):
 
     def set_run_status(self, run_id: str, status: str, result: JSON | None = None) -> None:
         """Set a run's status and result. Raises `StoreError` for invalid transitions."""
-        new = _run_status(status)
+        new = _parse_status(status)
         text = None if result is None else dump_json(result, f"result of run {run_id!r}")
         with self._write(f"store run {run_id!r} in", run_id) as conn:
             check_run_transition(run_id, read_run(conn, run_id).status, new)
@@ -162,7 +162,7 @@ class Store(Queries):
         spans: Mapping[str, Sequence[SpanRecord]] | None = None,
         training_rows: Mapping[str, Sequence[TrainingRow]] | None = None,
     ) -> Counter[str]:
-        """Write rollouts, spans and training rows (the latter two by run) in one transaction.
+        """Write rollouts, and spans and training rows by run id, in one transaction.
 
         On return the batch is on the disk. Returns the numbers of `new`, `updated` and `unchanged`
         rollouts and of `late` results.
@@ -179,10 +179,10 @@ class Store(Queries):
         with self._write("store rollouts in", *batch.run_ids) as conn:
             return put(conn, batch)
 
-    def discard_training(self, run_id: str, after: int) -> None:
-        """Remove training rows of steps later than `after`, before a resumed run repeats them."""
+    def discard_training(self, run_id: str, step: int) -> None:
+        """Remove training rows of steps later than `step`, before a resumed run repeats them."""
         with self._write("discard training rows of", run_id) as conn:
-            _delete(conn, schema.training_rows, run_id, schema.training_rows.c.step > after)
+            _delete(conn, schema.training_rows, run_id, schema.training_rows.c.step > step)
 
     # Metrics, checkpoints, resources
 
@@ -225,12 +225,12 @@ class Store(Queries):
                 conn.execute(insert(schema.resources).values(row))
             elif dict(old) != row:
                 raise StoreError(
-                    f"version {version!r} of resource {name!r} is in the store with different "
+                    f"version {version!r} of resource {name!r} already exists with different "
                     "content: use the next version number for the changed resource"
                 )
 
     def put_events(self, run_id: str, key: str, events: Sequence[JSON]) -> None:
-        """Append events under a key of a run, or of no run (""), in one transaction.
+        """Append events under a key of a run, or without a run (""), in one transaction.
 
         On return the events are on the disk. Raises `StoreError` for data that JSON does not
         support.
@@ -240,8 +240,8 @@ class Store(Queries):
         with self._write(f"store events of {key!r} in", run_id) as conn:
             first = 1 + (conn.scalar(last) or 0)
             rows = [EventRow(key, number, data) for number, data in enumerate(events, first)]
-            where = f"an event of {key!r}"
-            encoded = [{"run_id": run_id} | schema.EVENT.encode(row, where) for row in rows]
+            label = f"an event of {key!r}"
+            encoded = [{"run_id": run_id} | schema.EVENT.encode(row, label) for row in rows]
             conn.execute(insert(schema.events), encoded)
 
     def discard_after(self, run_id: str, step: int, *, labels: Sequence[str] = ()) -> Counter[str]:
@@ -266,7 +266,7 @@ class Store(Queries):
             return Counter(later | {"rollouts": _delete(conn, schema.rollouts, run_id, removed)})
 
     def discard_rollout(self, run_id: str, rollout_id: str) -> None:
-        """Remove a rollout with its spans and training rows, so that it can be repeated."""
+        """Remove a rollout with its spans and training rows, before the rollout is repeated."""
         with self._write("discard a rollout of", run_id) as conn:
             for table in (schema.spans, schema.training_rows):
                 _delete(conn, table, run_id, table.c.rollout_id == rollout_id)
@@ -290,12 +290,12 @@ def _put_row(conn: Connection, table: Table, row: Row) -> None:
         conn.execute(insert(table).values(row))
 
 
-def _delete(conn: Connection, table: Table, run_id: str, removed: ColumnElement[bool]) -> int:
-    """Delete a run's rows in a table and return their number."""
-    return conn.execute(delete(table).where(table.c.run_id == run_id, removed)).rowcount
+def _delete(conn: Connection, table: Table, run_id: str, condition: ColumnElement[bool]) -> int:
+    """Delete rows of a run in a table. Return the number of rows."""
+    return conn.execute(delete(table).where(table.c.run_id == run_id, condition)).rowcount
 
 
-def _run_status(status: str) -> RolloutStatus:
+def _parse_status(status: str) -> RolloutStatus:
     try:
         return RolloutStatus(status)
     except ValueError:

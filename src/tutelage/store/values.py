@@ -59,7 +59,7 @@ class ExactText(TypeDecorator[str]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Use the C collation in PostgreSQL, whose default depends on the database's locale."""
+        """Return the column type. PostgreSQL uses the C collation, independent of the locale."""
         by_code_point = Text(collation="C") if dialect.name == "postgresql" else Text()
         return dialect.type_descriptor(by_code_point)
 
@@ -72,18 +72,18 @@ class ExactText(TypeDecorator[str]):
         return None if value is None else unescape(value)
 
 
-def dump_json(value: Any, where: str) -> str:
+def dump_json(value: Any, label: str) -> str:
     """Convert a value to JSON text. Key order is kept.
 
-    `where` names the value in errors. Integers may have any size and floats are preserved bit for
+    `label` names the value in errors. Integers may have any size and floats are preserved bit for
     bit. Tuples become arrays and dataclasses objects, without fields that have the default None or
     (). Raises `StoreError` for NaN, infinity, keys that are not strings, and types that JSON does
     not support.
     """
     try:
-        return _ENCODER.encode(_to_plain(value, where))
+        return _ENCODER.encode(_to_plain(value, label))
     except (RecursionError, ValueError) as error:  # too deep, or an integer of thousands of digits
-        raise StoreError(f"cannot write {where} as JSON ({error}): store less data") from None
+        raise StoreError(f"cannot write {label} as JSON ({error}): store less data") from None
 
 
 def load_json(text: str) -> Any:
@@ -100,14 +100,14 @@ def _to_plain(value: Any, path: _Path) -> Any:
         if math.isfinite(value):
             return value
         raise StoreError(
-            f"{_path_text(path)} is {value!r}, but JSON numbers must be finite: leave the key out, "
+            f"{_format_path(path)} is {value!r}, but JSON numbers must be finite: omit the key, "
             "or fix its computation"
         )
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value)
         if invalid := [key for key in items if not isinstance(key, str)]:
             raise StoreError(
-                f"{_path_text(path)} has the key {invalid[0]!r}, but JSON keys must be strings: "
+                f"{_format_path(path)} has the key {invalid[0]!r}, but JSON keys must be strings: "
                 f"use {str(invalid[0])!r}"
             )
         return {key: _to_plain(item, (path, key)) for key, item in items.items()}
@@ -121,33 +121,33 @@ def _to_plain(value: Any, path: _Path) -> Any:
             if (item := getattr(value, name)) != default
         }
     raise StoreError(
-        f"{_path_text(path)} is {value!r} of type {type(value).__name__}, which JSON does not "
+        f"{_format_path(path)} is {value!r} of type {type(value).__name__}, which JSON does not "
         "support: convert it to strings, numbers, lists or dicts first"
     )
 
 
 @cache
 def _field_defaults(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
-    """Return the fields of a record class, each with the empty default that JSON omits."""
+    """Return the fields of a dataclass with the empty defaults that are omitted from JSON."""
     return tuple((f.name, f.default if f.default in _EMPTY else _ALWAYS) for f in fields(cls))
 
 
-def _path_text(path: _Path) -> str:
-    return path if isinstance(path, str) else f"{_path_text(path[0])}[{path[1]!r}]"
+def _format_path(path: _Path) -> str:
+    return path if isinstance(path, str) else f"{_format_path(path[0])}[{path[1]!r}]"
 
 
-def finite(value: float, where: str) -> float:
-    """Convert `value` to a finite float, or raise `StoreError`. Minus zero becomes zero."""
+def finite(value: float, label: str) -> float:
+    """Convert a number to a finite float; minus zero becomes zero. Raises `StoreError`."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise StoreError(f"{where} is {value!r}, not a finite number: fix its computation")
+        raise StoreError(f"{label} is {value!r}, not a finite number: fix its computation")
     return number + 0.0  # SQLite keeps no sign on zero: drop it before records are compared
 
 
-def pack(kind: Literal["i", "d"], values: Sequence[float], where: str) -> bytes:
+def pack(kind: Literal["i", "d"], values: Sequence[float], label: str) -> bytes:
     """Pack token ids as little-endian int32 (`i`) or log-probabilities as float64 (`d`).
 
     Minus infinity is kept. Raises `StoreError` for values that do not fit.
@@ -156,9 +156,9 @@ def pack(kind: Literal["i", "d"], values: Sequence[float], where: str) -> bytes:
         return struct.pack(f"<{len(values)}{kind}", *values)
     except struct.error as error:
         problem = "an id beyond 32 bits" if kind == "i" else "a value that is not a float"
-        raise StoreError(f"{where} holds {problem} ({error})") from None
+        raise StoreError(f"{label} contains {problem} ({error})") from None
 
 
 def unpack(kind: Literal["i", "d"], data: bytes) -> tuple[Any, ...]:
-    """Return the numbers that `pack` encoded as bytes."""
+    """Unpack numbers that were packed with `pack`."""
     return struct.unpack(f"<{len(data) // struct.calcsize(f'<{kind}')}{kind}", data)

@@ -54,7 +54,7 @@ class StoreWriter:
         self._waiting: list[tuple[int, Future[None]]] = []
         self._closing = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name="store-writer", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
         # The daemon thread dies with the interpreter, so close at exit to flush.
         atexit.register(self.close)
@@ -75,14 +75,14 @@ class StoreWriter:
             self._also(rollouts)
 
     def submit_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Queue spans for writing as `submit` does, even before their rollouts."""
+        """Queue spans for writing, like `submit`. Spans may be submitted before their rollouts."""
         if spans:
             self._submit([(run_id, tuple(spans))])
             if self._also is not None:
                 self._also(spans)
 
     def submit_training(self, run_id: str, rows: Sequence[TrainingRow]) -> None:
-        """Queue the training rows of a step for writing, as `submit` does."""
+        """Queue the training rows of a step for writing, like `submit`."""
         if rows:
             self._submit([(run_id, tuple(rows))])
 
@@ -95,7 +95,7 @@ class StoreWriter:
                 if self._error is not None:
                     raise self._storage_error()
                 if self._closing:
-                    raise StoreError("this writer is closed: open another StoreWriter")
+                    raise StoreError("this writer is closed: create a new StoreWriter")
                 self._pending.append(item)
                 self._submitted += 1
                 self._changed.notify_all()
@@ -110,11 +110,11 @@ class StoreWriter:
         future.set_running_or_notify_cancel()  # it cannot be cancelled
         with self._changed:
             self._waiting.append((self._submitted, future))
-            self._resolve_waiting()
+            self._resolve_futures()
         return future
 
-    def _resolve_waiting(self) -> None:
-        """Complete the futures of committed or failed records, with the lock held."""
+    def _resolve_futures(self) -> None:
+        """Complete the futures of stored or failed records. The lock must be held."""
         waiting, self._waiting = self._waiting, []
         for target, future in waiting:
             if self._committed >= target:
@@ -126,7 +126,7 @@ class StoreWriter:
         self._changed.notify_all()
 
     def close(self) -> None:
-        """Flush and stop the thread. Raises `StoreError` if a record could not be stored.
+        """Flush the queue and stop the thread. Raises `StoreError` if a record was not stored.
 
         May be called twice. The store stays open, because the caller owns it.
         """
@@ -144,7 +144,7 @@ class StoreWriter:
         error.__cause__ = self._error
         return error
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         """Write submitted records in batches until the writer is closed or fails."""
         while self._error is None:
             with self._changed:
@@ -156,19 +156,19 @@ class StoreWriter:
                 return
             rollouts = [item for item in batch if isinstance(item, Rollout)]
             spans: defaultdict[str, list[SpanRecord]] = defaultdict(list)
-            trained: defaultdict[str, list[TrainingRow]] = defaultdict(list)
+            training_rows: defaultdict[str, list[TrainingRow]] = defaultdict(list)
             for run_id, records in (item for item in batch if not isinstance(item, Rollout)):
                 for record in records:
                     if isinstance(record, SpanRecord):
                         spans[run_id].append(record)
                     else:
-                        trained[run_id].append(record)
+                        training_rows[run_id].append(record)
             error = None
             try:
-                self._store.put_rollouts(rollouts, spans, trained)
-            except BaseException as raised:  # raised by the next submit, flush or close
-                error = raised
+                self._store.put_rollouts(rollouts, spans, training_rows)
+            except BaseException as exc:  # raised by the next submit, flush or close
+                error = exc
             with self._changed:
                 self._error = error
                 self._committed += len(batch) if error is None else 0
-                self._resolve_waiting()
+                self._resolve_futures()

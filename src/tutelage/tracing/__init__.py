@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of `live.py` on first use, since that module loads OpenTelemetry."""
+    """Import a name from `live.py` on first use, because that module loads OpenTelemetry."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

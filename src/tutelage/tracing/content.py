@@ -35,8 +35,8 @@ _KEY = re.compile(r"[\w.:/-]{1,100}")
 
 
 def without_content(span: SpanRecord) -> SpanRecord:
-    """Return a span without content: only its times, its place in the tree, numbers, and the listed
-    texts."""
+    """Remove the content of a span. Times, ids, numbers and texts of listed attributes are
+    kept."""
     attributes = _filter(span.attributes)
     resource = _filter(span.resource, all_texts=True).items()
     return replace(

@@ -45,7 +45,7 @@ _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 
 
 def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str | None:
-    """Return the trace collector's URL: `url`, else the one in the environment, else None.
+    """Return the URL of the trace collector: `url`, or the URL in the environment, or None.
 
     `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is used unchanged; `OTEL_EXPORTER_OTLP_ENDPOINT` and a
     `url` without a path get `/v1/traces`. Raises `ConfigError` for an invalid http URL.
@@ -66,7 +66,9 @@ def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str
 
 
 def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the collector headers that the environment sets as `a=b,c=d`, such as an API key.
+    """Return the HTTP headers for the collector, such as an API key, from the environment.
+
+    Variables have the form `a=b,c=d`.
 
     Raises `ConfigError` for a header that cannot be sent.
     """
@@ -85,10 +87,10 @@ def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 class OtlpExporter:
-    """Export rollouts and spans to one OTLP collector from a thread. As a context manager it closes
-    at the end.
+    """Context manager that exports rollouts and spans to an OTLP collector from a background
+    thread.
 
-    `warn` receives at most one sentence, from the exporter's thread. `content` sends messages, tool
+    `warn` is called with at most one message, from the thread. `content` sends messages, tool
     arguments and results, texts of errors and everything that a framework wrote into its own spans;
     without it they are removed (`content.py`). Raises `ConfigError` for a header that cannot be
     sent, and `MissingExtraError` without OpenTelemetry's exporter.
@@ -117,7 +119,7 @@ class OtlpExporter:
         self._exporter = OTLPSpanExporter(
             url, headers=own, timeout=TIMEOUT, compression=Compression.Gzip, session=session
         )
-        self.url, self._warn, self._content, self._most = url, warn, content, max_queue
+        self.url, self._warn, self._content, self._max_queue = url, warn, content, max_queue
         self._lock, self._waiting = threading.Lock(), 0
         self._early: dict[str, list[SpanRecord]] = {}
         """Spans that wait for their rollouts."""
@@ -127,7 +129,7 @@ class OtlpExporter:
         self._retry_at = 0.0
         """Time of the next try after a failed request; 0 if none failed."""
         self._reason = f"cannot reach {url}"
-        session.hooks["response"].append(self._note_status)
+        session.hooks["response"].append(self._set_reason)
         self.dropped = 0
         """Number of rollouts and spans that were not sent."""
         self._pool = ThreadPoolExecutor(1, _THREAD)
@@ -143,12 +145,12 @@ class OtlpExporter:
         self.close()
 
     def submit(self, items: Sequence[Rollout] | Sequence[SpanRecord]) -> None:
-        """Queue rollouts (with all their spans) or single spans for export, and return at once.
+        """Queue rollouts (with all their spans) or single spans for export, without waiting.
 
         Does nothing after `close`.
         """
         with self._lock:
-            queued = items[: 0 if self._closed else self._most - self._waiting]
+            queued = items[: 0 if self._closed else self._max_queue - self._waiting]
             self._waiting += len(queued)
             self.dropped += len(items) - len(queued)
             for start in range(0, len(queued), MAX_BATCH):
@@ -160,7 +162,7 @@ class OtlpExporter:
         return bool(done) and not self._retry_at
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Send the queued spans within `seconds` and end the thread. May be called twice."""
+        """Send the queued spans within `seconds` and stop the thread. May be called twice."""
         with self._lock:
             if self._closed:
                 return
@@ -177,7 +179,7 @@ class OtlpExporter:
 
     def _send(self, items: Sequence[Rollout | SpanRecord]) -> None:
         with self._sending:
-            spans = self._join(items)
+            spans = self._join_spans(items)
             sent = not spans
             if spans and time.monotonic() >= self._retry_at:
                 sent = self._exporter.export([readable(span) for span in spans]).name == "SUCCESS"
@@ -191,9 +193,9 @@ class OtlpExporter:
                     "traces: tutelage export RUN --format otlp"
                 )
 
-    def _join(self, items: Sequence[Rollout | SpanRecord]) -> list[SpanRecord]:
-        """Return the spans to export now. Without items, these are the spans whose rollout never
-        came.
+    def _join_spans(self, items: Sequence[Rollout | SpanRecord]) -> list[SpanRecord]:
+        """Return the spans to export. Without items, these are the spans whose rollout was not
+        submitted.
 
         A framework's spans arrive before their rollout, and both contain its calls. So spans wait
         for their rollout, and are joined with it as in `tree.py`, so that each call is sent once.
@@ -205,15 +207,15 @@ class OtlpExporter:
                 spans += whole_trace(item, early, content=self._content)
             else:
                 self._early.setdefault(item.rollout_id or "", []).append(item)
-        most = _MAX_EARLY if items else 0
-        while sum(map(len, self._early.values())) > most:
+        limit = _MAX_EARLY if items else 0
+        while sum(map(len, self._early.values())) > limit:
             spans += self._early.pop(next(iter(self._early)))
         return spans if self._content else [without_content(span) for span in spans]
 
-    def _note_status(self, response: Any, **options: Any) -> None:
+    def _set_reason(self, response: Any, **options: Any) -> None:
         self._reason = f"{self.url} returned status {response.status_code}"
 
-    def _warn_once(self, sentence: str) -> None:
+    def _warn_once(self, message: str) -> None:
         if not self._warned:
             self._warned = True
-            self._warn(sentence)
+            self._warn(message)

@@ -19,13 +19,13 @@ Sink = Callable[[str, Sequence[SpanRecord]], None]
 
 
 def ingest_traces(
-    sink: Sink, run_id: str, body: bytes, content_type: str, encoding: str = "", *, only: Identity
+    sink: Sink, run_id: str, body: bytes, content_type: str, encoding: str = "", *, owner: Identity
 ) -> bytes:
-    """Store the spans that an agent sent for the attempt `only`, and return the response's body.
+    """Store the spans that an agent sent for an attempt, and return the response body.
 
-    The response has the content type of the request. Spans that name no rollout are assigned to the
-    attempt, and spans of other attempts are rejected. Raises `OtlpError`, whose `status` is the
-    HTTP status. Thread-safe.
+    The response has the content type of the request. Spans without a rollout are assigned to the
+    attempt `owner`, and spans of other attempts are rejected. Raises `OtlpError`, whose `status` is
+    the HTTP status. Thread-safe.
     """
     spans, rejected = read_otlp(body, content_type, encoding)
     accepted: list[SpanRecord] = []
@@ -33,8 +33,8 @@ def ingest_traces(
         attributes = names.modern(span.attributes)
         rollout = attributes.get(names.ROLLOUT_ID, span.resource.get(names.ROLLOUT_ID))
         attempt = attributes.get(names.ATTEMPT_ID, span.resource.get(names.ATTEMPT_ID))
-        if rollout in (None, only.rollout_id) and attempt in (None, only.attempt_id):
-            own = {"rollout_id": only.rollout_id, "attempt_id": only.attempt_id}
+        if rollout in (None, owner.rollout_id) and attempt in (None, owner.attempt_id):
+            own = {"rollout_id": owner.rollout_id, "attempt_id": owner.attempt_id}
             accepted.append(replace(span, attributes=attributes, **own))
     if accepted:
         sink(run_id, accepted)

@@ -34,8 +34,7 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class _AttemptTrace:
-    """Collect the live spans of one attempt. `records` may be read at any time, also after the
-    attempt."""
+    """Live spans of one attempt. `records` may be read at any time, even after the attempt."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -48,7 +47,7 @@ class _AttemptTrace:
 
     @property
     def records(self) -> tuple[SpanRecord, ...]:
-        """Return the ended spans in the order of their ends."""
+        """Return the finished spans, ordered by end time."""
         own = {"rollout_id": self.identity.rollout_id, "attempt_id": self.identity.attempt_id}
         return tuple(
             replace(
@@ -61,11 +60,11 @@ class _AttemptTrace:
         )
 
     def next_id(self) -> int:
-        """Return the next span's identifier, which is equal in every repeat of the attempt."""
+        """Return the id of the next span, which is the same if the attempt is repeated."""
         return int(make_span_id(self.trace_id, "live", next(self._count)), 16)
 
     def close(self) -> None:
-        """End all open spans, so that no span lacks its parent. Spans that begin later are
+        """End all open spans, so that every span has its parent. Spans that begin later are
         dropped."""
         for span in reversed(list(self.open.values())):
             span.set_status(Status(StatusCode.ERROR, "still open when the attempt ended"))
@@ -74,7 +73,7 @@ class _AttemptTrace:
 
 
 class _AttemptProcessor(SpanProcessor):
-    """Assign spans to the attempt in whose context they began, and add its identifiers."""
+    """Span processor that assigns spans to the attempt in whose context they began."""
 
     def __init__(self) -> None:
         self._owners: dict[int, _AttemptTrace] = {}
@@ -109,7 +108,7 @@ def _span_key(span: ReadableSpan) -> int:
 
 @contextmanager
 def trace_attempt(identity: Identity) -> Generator[_AttemptTrace]:
-    """Assign all spans that begin inside the block, in any of its tasks, to an attempt.
+    """Assign all spans that begin inside the `with` block, in any of its tasks, to an attempt.
 
     The identifiers are in the baggage too, for programs to which the context is propagated.
     """
@@ -119,10 +118,10 @@ def trace_attempt(identity: Identity) -> Generator[_AttemptTrace]:
             int(attempt_trace.trace_id, 16), int(attempt_trace.root_id, 16), False, _SAMPLED
         )
     )
-    here = trace.set_span_in_context(root, context.set_value(_KEY, attempt_trace))
-    here = baggage.set_baggage(names.ROLLOUT_ID, identity.rollout_id, here)
-    here = baggage.set_baggage(names.ATTEMPT_ID, identity.attempt_id, here)
-    token = context.attach(here)
+    new = trace.set_span_in_context(root, context.set_value(_KEY, attempt_trace))
+    new = baggage.set_baggage(names.ROLLOUT_ID, identity.rollout_id, new)
+    new = baggage.set_baggage(names.ATTEMPT_ID, identity.attempt_id, new)
+    token = context.attach(new)
     try:
         yield attempt_trace
     finally:
@@ -132,15 +131,15 @@ def trace_attempt(identity: Identity) -> Generator[_AttemptTrace]:
 
 @contextmanager
 def span(name: str, attributes: Mapping[str, Any] | None = None) -> Generator[trace.Span]:
-    """Open a span around a piece of an agent's code. Does nothing outside a rollout.
+    """Open a span around a block of agent code. Does nothing outside a rollout.
 
     An exception is recorded on the span and propagates.
     """
     if _current_trace(None) is None:
         yield trace.INVALID_SPAN
         return
-    with _get_tracer().start_as_current_span(name, attributes=dict(attributes or {})) as opened:
-        yield opened
+    with _get_tracer().start_as_current_span(name, attributes=dict(attributes or {})) as new:
+        yield new
 
 
 def emit_evaluation(
@@ -157,16 +156,16 @@ def emit_evaluation(
         attributes[names.SCORE_LABEL] = label
     if response_id is not None:
         attributes[names.RESPONSE_ID] = response_id
-    here = trace.get_current_span()
-    if here.is_recording():
-        here.add_event(names.EVALUATION, attributes)
+    current = trace.get_current_span()
+    if current.is_recording():
+        current.add_event(names.EVALUATION, attributes)
         return
-    with span(f"evaluate {name}") as opened:
-        opened.add_event(names.EVALUATION, attributes)
+    with span(f"evaluate {name}") as new:
+        new.add_event(names.EVALUATION, attributes)
 
 
 def instrument(provider: TracerProvider) -> None:
-    """Also collect the spans of another tracer provider, such as a framework's global one.
+    """Collect spans from another tracer provider, such as the global one of a framework.
 
     Spans outside a rollout are ignored. Call it once for each provider.
     """
@@ -174,7 +173,7 @@ def instrument(provider: TracerProvider) -> None:
 
 
 class _IdGenerator(RandomIdGenerator):
-    """Generate span identifiers, derived from the attempt if there is one, otherwise random."""
+    """Generator of span ids: reproducible within an attempt, random elsewhere."""
 
     def generate_span_id(self) -> int:
         attempt_trace = _current_trace(None)
@@ -188,7 +187,7 @@ def _current_trace(parent: Context | None) -> _AttemptTrace | None:
 
 @functools.cache
 def _get_tracer() -> trace.Tracer:
-    """Return the tracer that `span` uses for all rollouts, which spans find in the context."""
+    """Return the tracer that `span` uses for all rollouts."""
     provider = TracerProvider(
         resource=Resource({names.SERVICE: "tutelage"}),
         id_generator=_IdGenerator(),

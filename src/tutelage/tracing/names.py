@@ -112,7 +112,7 @@ _OPERATIONS: Mapping[str, str] = {
 
 
 def modern(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return span attributes with the current name of each outdated name added.
+    """Return span attributes, with outdated names added under their current names.
 
     If both names are given, the value under the present one is kept.
     """

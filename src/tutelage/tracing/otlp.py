@@ -38,7 +38,7 @@ JSON_TYPE = "application/json"
 MAX_BODY = 8 << 20
 """Maximum bytes of a body, both as sent and after decompression."""
 MAX_SPANS = 20_000
-"""Maximum number of spans, or of groups of them, in one body."""
+"""Maximum number of spans, or of groups of spans, in one body."""
 MAX_OBJECTS = 1_000_000
 """Maximum number of objects in a JSON body, which is slow to read."""
 _TRACE_ID, _SPAN_ID = re.compile("(?!0+$)[0-9a-f]{32}"), re.compile("(?!0+$)[0-9a-f]{16}")
@@ -53,8 +53,8 @@ class OtlpError(ValueError):
 
 
 def read_otlp(body: bytes, content_type: str, encoding: str = "") -> tuple[list[SpanRecord], int]:
-    """Parse a `POST /v1/traces` body; return its spans and the number left out for invalid
-    identifiers.
+    """Parse a `POST /v1/traces` body; return its spans and the number of spans with invalid
+    identifiers, which are left out.
 
     `content_type` is `application/x-protobuf` or `application/json`, `encoding` empty, `identity`
     or `gzip`. Raises `OtlpError` with 400 for an unreadable body, 413 for one that is too large,
@@ -116,7 +116,7 @@ def _decompress(body: bytes, encoding: str) -> bytes:
     if encoding in ("", "identity"):
         return body
     if encoding != "gzip":
-        raise OtlpError(f"unsupported content encoding {encoding!r}: send gzip or none", 415)
+        raise OtlpError(f"unsupported content encoding {encoding!r}: use gzip or identity", 415)
     try:
         plain = gzip.GzipFile(fileobj=io.BytesIO(body)).read(MAX_BODY + 1)
     except (OSError, EOFError, zlib.error) as error:
@@ -132,7 +132,7 @@ def _parse_json(body: bytes) -> ExportTraceServiceRequest:
     try:
         data: Any = parse_json(body, longest=MAX_BODY)
         if not isinstance(data, dict):
-            raise TypeError(f"it is a JSON {type(data).__name__}, not an object")
+            raise TypeError(f"expected a JSON object, got {type(data).__name__}")
         return json_format.ParseDict(
             cast("dict[str, Any]", data), ExportTraceServiceRequest(), ignore_unknown_fields=True
         )
@@ -143,7 +143,7 @@ def _parse_json(body: bytes) -> ExportTraceServiceRequest:
 def _decode(
     request: ExportTraceServiceRequest, read_id: Callable[[bytes], str] = bytes.hex
 ) -> tuple[list[SpanRecord], int]:
-    """Return the spans of an OTLP request, and the number of those with an invalid identifier.
+    """Return the spans of an OTLP request, and the number of spans with invalid identifiers.
 
     JSON identifiers are hexadecimal texts, which were parsed as base64: `read_id` reverses that.
     """
@@ -221,17 +221,17 @@ def _to_request(spans: Iterable[SpanRecord]) -> ExportTraceServiceRequest:
 
 
 def readable(record: SpanRecord) -> ReadableSpan:
-    """Convert a span record to an object of the OpenTelemetry SDK, for its exporters. Texts are
+    """Convert a span record to a span of the OpenTelemetry SDK, for its exporters. Texts are
     valid UTF-8."""
 
-    def context(span_id: str) -> SpanContext:
+    def span_context(span_id: str) -> SpanContext:
         return SpanContext(int(record.trace_id, 16), int(span_id, 16), False)
 
     message = _to_utf8(record.status_message) if record.status == "error" else None
     return ReadableSpan(
         name=_to_utf8(record.name),
-        context=context(record.span_id),
-        parent=context(record.parent_id) if record.parent_id else None,
+        context=span_context(record.span_id),
+        parent=span_context(record.parent_id) if record.parent_id else None,
         kind=SpanKind(max(0, KINDS.index(record.kind) - 1)),  # the SDK has no unspecified kind
         start_time=record.start_ns,
         end_time=record.end_ns,
@@ -244,8 +244,8 @@ def readable(record: SpanRecord) -> ReadableSpan:
 
 
 def _to_value(value: Any) -> Any:
-    """Convert an attribute value to one with valid UTF-8 texts. A type that OTLP lacks is converted
-    to a text."""
+    """Convert an attribute value to a type of OTLP, with valid UTF-8 text. Other types become
+    text."""
     match value:
         case None | bool() | float():
             return value

@@ -40,7 +40,7 @@ class SpanEvent:
 
 @dataclass(frozen=True, slots=True)
 class SpanRecord:
-    """One span of a trace. Identifiers are lower-case hexadecimal, times nanoseconds since 1970.
+    """A span of a trace. Ids are lower-case hexadecimal; times are in nanoseconds since 1970.
 
     Attribute values are JSON values: texts, numbers, booleans, lists, objects.
     """
@@ -69,7 +69,7 @@ class SpanRecord:
 
 
 def make_trace_id(identity: Identity) -> str:
-    """Return the trace id of an attempt: a hash of its identifiers, equal in a repeated run.
+    """Return the trace id of an attempt: a hash of its ids, which is the same in a repeated run.
 
     The run's identifier is included, since two runs of one seed have equal attempts and may share a
     collector.
@@ -78,7 +78,7 @@ def make_trace_id(identity: Identity) -> str:
 
 
 def make_span_id(trace_id: str, *path: str | int) -> str:
-    """Return the id of the span at a place in a trace; the empty place is the root."""
+    """Return the id of the span at a path in a trace. An empty path is the root span."""
     return _hash(8, "span", trace_id, *path)
 
 

@@ -52,7 +52,7 @@ def rollout_spans(rollout: Rollout, *, content: bool = False) -> list[SpanRecord
 
 def attempt_spans(rollout: Rollout, attempt: Attempt, content: bool = False) -> list[SpanRecord]:
     """Return the spans of one attempt, the root first."""
-    return _Builder(rollout, attempt, content).build()
+    return _SpanBuilder(rollout, attempt, content).build()
 
 
 def as_workflow(root: SpanRecord) -> SpanRecord:
@@ -62,8 +62,8 @@ def as_workflow(root: SpanRecord) -> SpanRecord:
     return replace(root, name=f"{names.INVOKE_WORKFLOW} {TEAM}", attributes=attributes)
 
 
-class _Builder:
-    """Build the spans of one attempt."""
+class _SpanBuilder:
+    """Builder of the spans of one attempt."""
 
     def __init__(self, rollout: Rollout, attempt: Attempt, content: bool) -> None:
         self._rollout, self._attempt, self._content = rollout, attempt, content
@@ -81,29 +81,29 @@ class _Builder:
         for call in attempt.calls:
             # A framework runs its tools itself: their results are in its next request.
             for message in call.messages:
-                place, text = message.tool_call_id or "", message.content or ""
-                if message.role == "tool" and place in calls and place not in results:
-                    before, tool = calls[place]
-                    began = before.started and before.started + before.seconds
-                    took = max(0.0, call.started - began)
-                    result = ToolResult(place, tool.name, tool.arguments, text, None, took, began)
-                    results[place] = result
+                call_id, text = message.tool_call_id or "", message.content or ""
+                if message.role == "tool" and call_id in calls and call_id not in results:
+                    source, tool = calls[call_id]
+                    start = source.started and source.started + source.seconds
+                    time = max(0.0, call.started - start)
+                    result = ToolResult(call_id, tool.name, tool.arguments, text, None, time, start)
+                    results[call_id] = result
         parents = {a: make_span_id(self._trace, "agent", a) if team else self._root for a in agents}
-        below: list[SpanRecord] = []
+        spans: list[SpanRecord] = []
         for i, call in enumerate(attempt.calls):
-            below.append(self._chat_span(i, call, parents[call.agent]))
+            spans.append(self._chat_span(i, call, parents[call.agent]))
             for tool in call.reply.tool_calls:
                 if tool.id in results:
                     result = results.pop(tool.id)
-                    below.append(self._tool_span(tool.id, result, parents[call.agent]))
+                    spans.append(self._tool_span(tool.id, result, parents[call.agent]))
         unmatched = [(i, r) for i, r in enumerate(attempt.tool_results) if r.call_id in results]
-        below += [self._tool_span(f"{i}", result, self._root) for i, result in unmatched]
-        groups = [self._agent_span(a, parents[a], below) for a in agents] if team else []
-        top = self._root_span((agents or ["main"])[0], below)
-        return [as_workflow(top) if team else top, *groups, *below]
+        spans += [self._tool_span(f"{i}", result, self._root) for i, result in unmatched]
+        groups = [self._agent_span(a, parents[a], spans) for a in agents] if team else []
+        top = self._root_span((agents or ["main"])[0], spans)
+        return [as_workflow(top) if team else top, *groups, *spans]
 
     def _make_span(self, attributes: Mapping[str, Any], **fields: Any) -> SpanRecord:
-        """Build a span of the attempt, leaving out attributes that are None."""
+        """Build a span of the attempt, without the attributes that are None."""
         rollout, attempt = self._rollout, self._attempt
         own = {names.ROLLOUT_ID: rollout.id, names.ATTEMPT_ID: attempt.id}
         return SpanRecord(
@@ -116,10 +116,10 @@ class _Builder:
             **fields,
         )
 
-    def _root_span(self, agent: str, below: Sequence[SpanRecord]) -> SpanRecord:
+    def _root_span(self, agent: str, spans: Sequence[SpanRecord]) -> SpanRecord:
         rollout, attempt, failure = self._rollout, self._attempt, self._attempt.failure
-        start = min([self._start, *(s.start_ns for s in below)])
-        end = max([self._start + _to_ns(attempt.seconds), *(s.end_ns for s in below)])
+        start = min([self._start, *(s.start_ns for s in spans)])
+        end = max([self._start + _to_ns(attempt.seconds), *(s.end_ns for s in spans)])
         request = text = None
         if self._content:
             sent: Sequence[Message] = ()
@@ -168,8 +168,8 @@ class _Builder:
             status_message="" if failure is None else failure.message,
         )
 
-    def _agent_span(self, agent: str, span_id: str, below: Sequence[SpanRecord]) -> SpanRecord:
-        mine = [s for s in below if s.parent_id == span_id]
+    def _agent_span(self, agent: str, span_id: str, spans: Sequence[SpanRecord]) -> SpanRecord:
+        own = [s for s in spans if s.parent_id == span_id]
         attributes = {
             names.OPERATION: names.INVOKE_AGENT,
             names.PROVIDER: PROVIDER,
@@ -180,14 +180,14 @@ class _Builder:
             span_id=span_id,
             parent_id=self._root,
             name=f"{names.INVOKE_AGENT} {agent}",
-            start_ns=min(s.start_ns for s in mine),
-            end_ns=max(s.end_ns for s in mine),
+            start_ns=min(s.start_ns for s in own),
+            end_ns=max(s.end_ns for s in own),
         )
 
     def _chat_span(self, position: int, call: Call, parent: str) -> SpanRecord:
         sampled, sampling = call.sampled, call.sampling
         model = call.model or (MODEL if call.policy == "main" else call.policy or OTHER_MODEL)
-        read, wrote = _count_tokens(call)
+        prompt_tokens, sampled_tokens = _count_tokens(call)
         reason = "tool_calls" if call.reply.tool_calls else sampled.stop_reason.value
         attributes = {
             names.OPERATION: names.CHAT,
@@ -200,8 +200,8 @@ class _Builder:
             names.MAX_TOKENS: None if sampling.max_tokens == UNBOUNDED else sampling.max_tokens,
             names.RESPONSE_ID: call.id,
             names.FINISH_REASONS: [reason],
-            names.INPUT_TOKENS: read,
-            names.OUTPUT_TOKENS: wrote,
+            names.INPUT_TOKENS: prompt_tokens,
+            names.OUTPUT_TOKENS: sampled_tokens,
             names.POLICY_VERSION: sampled.policy_version,
             names.TOP_K: sampling.top_k or None,
             names.STOP_SEQUENCES: list(sampling.stop) or None,
@@ -221,7 +221,7 @@ class _Builder:
             kind="client",
         )
 
-    def _tool_span(self, place: str, result: ToolResult, parent: str) -> SpanRecord:
+    def _tool_span(self, key: str, result: ToolResult, parent: str) -> SpanRecord:
         attributes = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL: result.name,
@@ -233,7 +233,7 @@ class _Builder:
         start = _to_ns(result.started) or self._start
         return self._make_span(
             attributes,
-            span_id=make_span_id(self._trace, "tool", place),
+            span_id=make_span_id(self._trace, "tool", key),
             parent_id=parent,
             name=f"{names.EXECUTE_TOOL} {result.name}",
             start_ns=start,
@@ -248,13 +248,13 @@ def _count_tokens(call: Call) -> tuple[int, int]:
     return call.usage or (len(call.prompt_ids), len(call.sampled.token_ids))
 
 
-def _dump_messages(messages: Sequence[Message], finish: str | None = None) -> str:
-    """Encode messages as JSON with parts, in the format of GenAI's semantic conventions."""
+def _dump_messages(messages: Sequence[Message], finish_reason: str | None = None) -> str:
+    """Encode messages as JSON in the format of OpenTelemetry's GenAI conventions."""
     out: list[dict[str, Any]] = []
     for message in messages:
         item: dict[str, Any] = {"role": message.role, "parts": _message_parts(message)}
-        if finish is not None:
-            item["finish_reason"] = finish
+        if finish_reason is not None:
+            item["finish_reason"] = finish_reason
         out.append(item)
     return json.dumps(out, ensure_ascii=False)
 

@@ -21,7 +21,7 @@ Kind = Literal["thought", "text", "call"]
 
 @dataclass(slots=True)
 class TurnBlock:
-    """A block of an assistant turn, as far as it has been received. The text of a tool call is its
+    """A block of an assistant turn, which may be incomplete. The text of a tool call is its
     arguments."""
 
     kind: Kind
@@ -63,7 +63,7 @@ def cut_block(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> TurnBloc
 
 
 class BlockWriter(Writer):
-    """Stream the blocks of an assistant turn, one after the other."""
+    """Writer that streams the blocks of an assistant turn one after another."""
 
     def __init__(self, reply: PendingCompletion) -> None:
         super().__init__(reply)
@@ -74,35 +74,35 @@ class BlockWriter(Writer):
         """Return the stream events that start the `index`-th block."""
         raise NotImplementedError
 
-    def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
-        """Return the events for a block's new text or log-probability entries."""
+    def extend(self, index: int, block: TurnBlock, text: str, logprobs: Sequence[JSON]) -> bytes:
+        """Return the stream events for new text or log-probability entries of a block."""
         raise NotImplementedError
 
     def end(self, index: int, block: TurnBlock) -> bytes:
         """Return the stream events that end a block."""
         raise NotImplementedError
 
-    def add(self, kind: Kind, new: str, entries: Sequence[JSON] = (), source: str = "") -> bytes:
-        """Append text, which may be empty, to a thinking or text block, starting the block if
+    def add(self, kind: Kind, text: str, logprobs: Sequence[JSON] = (), source: str = "") -> bytes:
+        """Append text, which may be empty, to a thinking or text block. Starts the block if
         needed."""
         out = b""
         if not (self._open and self.blocks[-1].kind == kind):
             out = self._end_block() + self._begin_block(TurnBlock(kind, source=source))
         block = self.blocks[-1]
-        block.text += new
-        block.entries += entries
-        return out + self.extend(len(self.blocks) - 1, block, new, entries)
+        block.text += text
+        block.entries += logprobs
+        return out + self.extend(len(self.blocks) - 1, block, text, logprobs)
 
-    def add_rest(self, rest: Piece, turn: Sequence[TurnBlock]) -> bytes:
-        """Send the unsent `rest` of the text and the remaining blocks of the finished `turn`, and
-        end all blocks."""
+    def add_rest(self, delta: Piece, blocks: Sequence[TurnBlock]) -> bytes:
+        """Send the remaining text and the remaining blocks of a finished turn, and end all
+        blocks."""
         sent_kinds, out = {block.kind for block in self.blocks}, b""
-        for block in turn:
+        for block in blocks:
             if block.kind == "call":
                 out += self._end_block() + self._begin_block(block)
                 out += self.extend(len(self.blocks) - 1, block, block.text, ())
-            elif block.kind == "text" and (rest.text or rest.logprobs):
-                out += self.add("text", rest.text, rest.logprobs or ())
+            elif block.kind == "text" and (delta.text or delta.logprobs):
+                out += self.add("text", delta.text, delta.logprobs or ())
             elif block.kind not in sent_kinds:
                 out += self.add(block.kind, block.text, source=block.source)
         return out + self._end_block()

@@ -92,7 +92,7 @@ class _Request(ChoicesReader):
     top_logprobs: TopLogprobs = 0
 
 
-def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
+def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
     """Parse a chat completion request. Raises `ApiError`."""
     request = read(_Request, body)
     if request.top_logprobs and not request.logprobs:
@@ -141,7 +141,7 @@ def _write_reply(reply: PendingCompletion) -> JSON:
         content = None if fields.get("refusal") else visible_content(reply, choice)
         ids = {"token_ids": choice.sampled.token_ids} if with_ids else {}
         message = {"refusal": None, **fields, "content": content}
-        ending = _ending(reply, choice, reply.logprobs(choice))
+        ending = _final_fields(reply, choice, reply.logprobs(choice))
         choices.append({"index": i, "message": message, **ending, **ids})
     out: JSON = {**heading(reply, "chat.completion"), "choices": choices, "usage": usage(reply)}
     if with_ids:
@@ -152,7 +152,7 @@ def _write_reply(reply: PendingCompletion) -> JSON:
 
 
 def prompt_logprobs(reply: PendingCompletion, index: int) -> list[JSON | None]:
-    """Return the log-probabilities of a choice's prompt, in vLLM's format."""
+    """Return the prompt log-probabilities of a choice in vLLM's format."""
     decoder, out = reply.model.decoder, list[JSON | None]()
     assert decoder is not None
     for token, (value, top) in zip(reply.calls[index].prompt_ids, reply.scored[index], strict=True):
@@ -165,7 +165,7 @@ def prompt_logprobs(reply: PendingCompletion, index: int) -> list[JSON | None]:
 
 
 def heading(reply: PendingCompletion, kind: str) -> JSON:
-    """Return the leading fields of an object or chunk of the given kind."""
+    """Return the fields common to a response object and its stream chunks."""
     return {
         "id": reply.id,
         "object": kind,
@@ -184,21 +184,21 @@ def usage(reply: PendingCompletion) -> JSON:
     }
 
 
-def _ending(reply: PendingCompletion, choice: Call, entries: Sequence[JSON] | None) -> JSON:
+def _final_fields(reply: PendingCompletion, choice: Call, entries: Sequence[JSON] | None) -> JSON:
     """Return the final fields of a choice. `stop_reason` is vLLM's field for the matched stop
     string."""
     reason = finish_reason(choice)
     stop = stop_sequence(reply, choice) if reason == "stop" else None
     stopped = {} if stop is None else {"stop_reason": stop}
-    return {"logprobs": _logprobs(entries), "finish_reason": reason, **stopped}
+    return {"logprobs": _format_logprobs(entries), "finish_reason": reason, **stopped}
 
 
-def _logprobs(entries: Sequence[JSON] | None) -> JSON | None:
+def _format_logprobs(entries: Sequence[JSON] | None) -> JSON | None:
     return None if entries is None else {"content": entries, "refusal": None}
 
 
-class _Chunks(Writer):
-    """Write the stream chunks of a chat completion."""
+class _ChunkWriter(Writer):
+    """Writer of the stream chunks of a chat completion."""
 
     def __init__(self, reply: PendingCompletion) -> None:
         super().__init__(reply)
@@ -208,24 +208,24 @@ class _Chunks(Writer):
         self._sent: list[set[str]] = [set() for _ in self._begun]
         """Fields of each choice that were sent before its end."""
 
-    def text(self, index: int, new: Piece) -> bytes:
+    def text(self, index: int, delta: Piece) -> bytes:
         """Return the chunk for a text or thinking delta of a choice."""
-        fields = {"logprobs": _logprobs(new.logprobs), "finish_reason": None}
-        self._sent[index].add(new.thought)
-        return self._begin(index) + self._chunk(index, {new.thought or "content": new.text}, fields)
+        fields = {"logprobs": _format_logprobs(delta.logprobs), "finish_reason": None}
+        self._sent[index].add(name := delta.thought)
+        return self._begin(index) + self._chunk(index, {name or "content": delta.text}, fields)
 
-    def write_end(self, rests: Sequence[Piece]) -> bytes:
+    def write_end(self, deltas: Sequence[Piece]) -> bytes:
         """Return the final chunks: the unsent text, tool calls and end of each choice, then the
         usage."""
         out, reply = b"", self._reply
-        for i, (choice, rest) in enumerate(zip(reply.calls, rests, strict=True)):
+        for i, (choice, rest) in enumerate(zip(reply.calls, deltas, strict=True)):
             out += self.text(i, rest) if rest.text else self._begin(i)
             if more := {k: v for k, v in choice.reply.extra.items() if k not in self._sent[i]}:
                 out += self._chunk(i, more)
             for at, call in enumerate(choice.reply.to_dict().get("tool_calls", ())):
                 out += self._chunk(i, {"tool_calls": [{**call, "index": at}]})
             # Without remaining text, entries of tokens without text go with the end.
-            ending = _ending(reply, choice, None if rest.text else rest.logprobs or None)
+            ending = _final_fields(reply, choice, None if rest.text else rest.logprobs or None)
             if reply.request.token_ids:
                 ending["token_ids"] = choice.sampled.token_ids
                 out += self._chunk(i, {}, ending, prompt_token_ids=choice.prompt_ids)
@@ -256,7 +256,7 @@ CHAT_COMPLETIONS = Dialect(
     prefix="chatcmpl-",
     prompt_field="messages",
     request=_Request,
-    read=_read,
+    read=_parse,
     write_reply=_write_reply,
-    writer=_Chunks,
+    writer=_ChunkWriter,
 )

@@ -53,8 +53,8 @@ def _check_prompt(value: Any) -> Any:
     return ids
 
 
-def _as_list(prompt: Any) -> Any:
-    """Convert a single prompt to a list of one prompt; return a list of prompts unchanged."""
+def _to_list(prompt: Any) -> Any:
+    """Return a list of prompts; a single prompt becomes a list of one."""
     single = isinstance(prompt, str) or (
         isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
     )
@@ -70,7 +70,7 @@ class _Request(ChoicesReader):
         "tool_choice": ("auto", "none"),
     }
     prompt: Annotated[
-        Items[Annotated[str | list[int], PlainValidator(_check_prompt)]], BeforeValidator(_as_list)
+        Items[Annotated[str | list[int], PlainValidator(_check_prompt)]], BeforeValidator(_to_list)
     ] = Field(min_length=1, max_length=MAX_CHOICES)
     max_tokens: StrictInt = Field(_DEFAULT_TOKENS, ge=1)
     best_of: StrictInt | None = None
@@ -78,7 +78,7 @@ class _Request(ChoicesReader):
     logprobs: StrictInt | None = Field(None, ge=0, le=MAX_TOP)
 
 
-def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
+def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
     """Parse a text completion request. Raises `ApiError`."""
     request = read(_Request, body)
     if request.best_of not in (None, request.n):
@@ -115,11 +115,11 @@ def _write_reply(reply: PendingCompletion) -> JSON:
         if reply.request.echo and decoder is not None and entries is not None:
             pairs = zip(choice.prompt_ids, reply.scored[i], strict=True)
             entries = [*(token_entry(decoder, *pair) for pair in pairs), *entries]
-        choices.append(_choice(reply, i, text, choice, entries))
+        choices.append(_format_choice(reply, i, text, choice, entries))
     return {**heading(reply, "text_completion"), "choices": choices, "usage": usage(reply)}
 
 
-def _choice(
+def _format_choice(
     reply: PendingCompletion,
     index: int,
     text: str,
@@ -129,7 +129,7 @@ def _choice(
     out: JSON = {
         "index": index,
         "text": text,
-        "logprobs": None if entries is None else _logprobs(reply, entries),
+        "logprobs": None if entries is None else _format_logprobs(reply, entries),
         "finish_reason": finish_reason(choice),
     }
     if reply.request.token_ids:
@@ -139,7 +139,7 @@ def _choice(
     return out
 
 
-def _logprobs(reply: PendingCompletion, entries: Sequence[JSON]) -> JSON:
+def _format_logprobs(reply: PendingCompletion, entries: Sequence[JSON]) -> JSON:
     """Return tokens, log-probabilities and text offsets in the format of the Completions API."""
     tokens = [entry["token"] for entry in entries]
     top = [{e["token"]: e["logprob"] for e in entry["top_logprobs"]} or None for entry in entries]
@@ -151,19 +151,19 @@ def _logprobs(reply: PendingCompletion, entries: Sequence[JSON]) -> JSON:
     }
 
 
-class _Chunks(Writer):
-    """Write the stream chunks of a text completion."""
+class _ChunkWriter(Writer):
+    """Writer of the stream chunks of a text completion."""
 
-    def text(self, index: int, new: Piece) -> bytes:
+    def text(self, index: int, delta: Piece) -> bytes:
         """Return the chunk for a text delta of a choice."""
         more = {"logprobs": None, "finish_reason": None}
-        return self._chunk([{"index": index, "text": new.text, **more}])
+        return self._chunk([{"index": index, "text": delta.text, **more}])
 
-    def write_end(self, rests: Sequence[Piece]) -> bytes:
+    def write_end(self, deltas: Sequence[Piece]) -> bytes:
         """Return the final chunks: the unsent text and end of each choice, then the usage."""
         out, reply = b"", self._reply
-        for i, (choice, rest) in enumerate(zip(reply.calls, rests, strict=True)):
-            out += self._chunk([_choice(reply, i, rest.text, choice, rest.logprobs)])
+        for i, (choice, rest) in enumerate(zip(reply.calls, deltas, strict=True)):
+            out += self._chunk([_format_choice(reply, i, rest.text, choice, rest.logprobs)])
         if reply.request.include_usage:
             out += self._chunk([], usage=usage(reply))
         return out + DONE
@@ -178,7 +178,7 @@ COMPLETIONS = Dialect(
     prefix="cmpl-",
     prompt_field="prompt",
     request=_Request,
-    read=_read,
+    read=_parse,
     write_reply=_write_reply,
-    writer=_Chunks,
+    writer=_ChunkWriter,
 )

@@ -35,7 +35,7 @@ _KINDS: dict[str, str] = {
 
 
 def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
-    """Convert a validation error of the data at `path` to a 400 error."""
+    """Convert a pydantic error in the data at `path` to a 400 response."""
     value: Any = error["input"]
     name = error.get("ctx", {}).get("name")
     for part in (*_error_path(error, data), *(() if name is None else (name,))):
@@ -58,7 +58,7 @@ def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
 
 
 def _error_path(error: ErrorDetails, data: Any) -> Iterator[str | int]:
-    """Yield the parts of a validation error's path in the data.
+    """Yield the keys and indices at which a validation error occurred in the data.
 
     Parts of its location that the data lacks are left out, such as the tag of a union member, or
     the index in a list made from a single value.
@@ -88,7 +88,7 @@ def missing(path: str) -> ApiError:
 
 
 def format_value(value: Any) -> str:
-    """Format a value for an error message as at most one line, shortened in the middle."""
+    """Format a value for an error message; long values are shortened in the middle."""
     if isinstance(value, str | bytes | list) and len(cast("str", value)) > 200:
         # Only the ends are formatted, since a body may have megabytes.
         text = repr(value[:100])[:50] + repr(value[-100:])[-50:]

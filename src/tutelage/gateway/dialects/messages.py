@@ -56,7 +56,7 @@ _KEEP_ALL = {"type": "clear_thinking_20251015", "keep": "all"}
 _STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
 
 
-def _as_blocks(content: Any) -> Any:
+def _to_blocks(content: Any) -> Any:
     """Return message content as a list of blocks; a string becomes one text block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
@@ -75,7 +75,7 @@ def _read_tool_choice(value: Any) -> str:
         case {"type": "tool", "name": str(name)}:
             return name
         case _:
-            raise ValueError("must have the type auto, any or none, or tool with a name")
+            raise ValueError("`type` must be auto, any, none, or tool with a `name`")
 
 
 class _Text(MessageObject):
@@ -83,7 +83,7 @@ class _Text(MessageObject):
     text: StrictStr
 
 
-_Texts = Annotated[Items[_Text], BeforeValidator(_as_blocks)]
+_Texts = Annotated[Items[_Text], BeforeValidator(_to_blocks)]
 
 
 class _ToolUse(MessageObject):
@@ -111,7 +111,7 @@ _Block = _Text | _ToolUse | _ToolResult | _Thought
 class _Turn(MessageObject):
     role: Literal["user", "assistant", "system"]
     content: Annotated[
-        Items[Annotated[_Block, Field(discriminator="type")]], BeforeValidator(_as_blocks)
+        Items[Annotated[_Block, Field(discriminator="type")]], BeforeValidator(_to_blocks)
     ]
 
 
@@ -146,8 +146,7 @@ class _Request(RequestReader):
 
     @classmethod
     def unused(cls, values: JSON) -> JSON:
-        """Return the request fields without effect, including those of `output_config` other than
-        `format`."""
+        """Return the ignored request fields, including those of `output_config` except `format`."""
         fields, output = super().unused(values), values.get("output_config") or {}
         rest = {name: output[name] for name in output if name != "format"}
         return {**fields, "output_config": rest} if rest else fields
@@ -156,7 +155,7 @@ class _Request(RequestReader):
 # ---------------------------------------------------------------- reading
 
 
-def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
+def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
     """Parse a Messages request. Raises `ApiError`, also for a prefilled assistant turn."""
     request = _parse_request(body, defaults)
     if request.messages[-1].role == "assistant":
@@ -169,10 +168,10 @@ def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
     return request
 
 
-def _count(path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
+def _count_tokens(path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
     """Count a request's prompt tokens; the conversation may end with an assistant turn."""
-    read = partial(_parse_request, body, attempt.sampling)
-    return {"input_tokens": attempt.count(body.get("model"), read)}
+    parse = partial(_parse_request, body, attempt.sampling)
+    return {"input_tokens": attempt.count(body.get("model"), parse)}
 
 
 def _parse_request(body: JSON, defaults: Sampling) -> ChatRequest:
@@ -180,7 +179,7 @@ def _parse_request(body: JSON, defaults: Sampling) -> ChatRequest:
     request.parallel_tool_calls &= not choice.get("disable_parallel_tool_use")
     request.stop += request.stop_sequences
     thinking, prompt = request.thinking, "\n\n".join(block.text for block in request.system)
-    system = [Message("system", prompt, extra=_parts(request.system))] if prompt else []
+    system = [Message("system", prompt, extra=_content_parts(request.system))] if prompt else []
     format = request.output_config and request.output_config.format
     sampling, limit = request.sampling(defaults, request.max_tokens), None
     if thinking is not None and thinking.type != "adaptive":
@@ -195,7 +194,7 @@ def _parse_request(body: JSON, defaults: Sampling) -> ChatRequest:
 
 
 def _parse_messages(turns: Sequence[_Turn]) -> Iterator[Message]:
-    """Yield the messages of conversation turns.
+    """Convert conversation turns to messages.
 
     Each tool result in a user's turn becomes a message of its own, before or after the user's text.
     """
@@ -204,7 +203,7 @@ def _parse_messages(turns: Sequence[_Turn]) -> Iterator[Message]:
         if turn.role == "assistant":
             yield _assistant_message(turn, path)
         elif turn.role == "system":
-            yield Message("system", _join(blocks, ("text",), path), extra=fields | _parts(blocks))
+            yield Message("system", _join(blocks, path), extra=fields | _content_parts(blocks))
         elif not blocks:
             empty = f"{path}.content"
             raise invalid(f"`{empty}` is empty: at least one block is required", empty)
@@ -212,13 +211,13 @@ def _parse_messages(turns: Sequence[_Turn]) -> Iterator[Message]:
             for j, block in enumerate(blocks):
                 if isinstance(block, _ToolResult):
                     text = "".join(part.text for part in block.content)
-                    extra = (block.model_extra or {}) | _parts(block.content)
+                    extra = (block.model_extra or {}) | _content_parts(block.content)
                     yield Message("tool", text, tool_call_id=block.tool_use_id, extra=extra)
                 elif j == 0 or isinstance(blocks[j - 1], _ToolResult):
                     rest = blocks[j:]
                     parts = [*takewhile(lambda b: not isinstance(b, _ToolResult), rest)]
-                    text = _join(parts, ("text",), path)
-                    yield Message("user", text, extra=fields | _parts(parts))
+                    text = _join(parts, path)
+                    yield Message("user", text, extra=fields | _content_parts(parts))
 
 
 def _assistant_message(turn: _Turn, path: str) -> Message:
@@ -230,35 +229,34 @@ def _assistant_message(turn: _Turn, path: str) -> Message:
     thoughts = [b for b in turn.content if isinstance(b, _Thought)]
     uses = [b for b in turn.content if isinstance(b, _ToolUse)]
     calls = tuple(ToolCall(b.id, b.name, json.dumps(b.input, ensure_ascii=False)) for b in uses)
-    extra = dict(turn.model_extra or {}) | _parts(turn.content)
+    extra = dict(turn.model_extra or {}) | _content_parts(turn.content)
     extra |= call_fields([(b.id, b.model_extra) for b in uses])
     for thought in thoughts:
         if thought.signature in THOUGHTS:
             extra[thought.signature] = extra.get(thought.signature, "") + thought.thinking
     kinds = ("text", "tool_use", "thinking", "redacted_thinking")
-    text = "".join(sampled_text(b.signature) for b in thoughts) + _join(turn.content, kinds, path)
+    text = "".join(sampled_text(b.signature) for b in thoughts) + _join(turn.content, path, kinds)
     return Message("assistant", (text or None) if calls else text, calls, extra=extra)
 
 
-def _join(blocks: Sequence[_Block], allowed: Sequence[str], path: str) -> str:
-    """Join the text of content blocks. Raises `ApiError` for a type of block that the role does not
-    allow."""
+def _join(blocks: Sequence[_Block], path: str, types: Sequence[str] = ("text",)) -> str:
+    """Join the text of content blocks. Raises `ApiError` for types that are not in `types`."""
     for block in blocks:
-        if block.type not in allowed:
+        if block.type not in types:
             text = f"`{path}` has a block {format_value(block.type)}, which its role does not allow"
             raise invalid(text, path)
     return "".join(block.text for block in blocks if isinstance(block, _Text))
 
 
-def _parts(blocks: Sequence[_Block]) -> JSON:
-    """Return text blocks as chat-completion parts, if any block has fields besides its text."""
+def _content_parts(blocks: Sequence[_Block]) -> JSON:
+    """Return text blocks as chat-completion parts, or an empty dict if all are plain text."""
     texts = [block for block in blocks if isinstance(block, _Text)]
     has_fields = any(block.model_extra for block in texts)
     return {PARTS: [block.model_dump() for block in texts]} if has_fields else {}
 
 
 def sampled_text(signature: str) -> str:
-    """Decode the sampled text in a signature of this server; return an empty string for others."""
+    """Return the sampled text in a signature of this server, or "" for other signatures."""
     if not signature.startswith(_SIGNATURE_PREFIX):
         return ""
     try:
@@ -270,8 +268,8 @@ def sampled_text(signature: str) -> str:
 # ---------------------------------------------------------------- writing
 
 
-def _heading(reply: PendingCompletion) -> JSON:
-    """Return the `message` object that begins a stream."""
+def _message(reply: PendingCompletion) -> JSON:
+    """Return a `message` object without content."""
     return {
         "id": reply.id,
         "type": "message",
@@ -290,7 +288,7 @@ def _usage(reply: PendingCompletion) -> JSON:
     return {**cached, "input_tokens": prompt, "output_tokens": sampled}
 
 
-def _ending(reply: PendingCompletion, choice: Call) -> JSON:
+def _stop_info(reply: PendingCompletion, choice: Call) -> JSON:
     stop, reason = stop_sequence(reply, choice), finish_reason(choice)
     if reason == "stop" and choice.reply.extra.get("refusal"):
         return {"stop_reason": "refusal", "stop_sequence": None}
@@ -299,10 +297,10 @@ def _ending(reply: PendingCompletion, choice: Call) -> JSON:
     return {"stop_reason": _STOP_REASONS.get(reason, "end_turn"), "stop_sequence": None}
 
 
-def _write_block(block: TurnBlock, split: ThoughtStream, reply: PendingCompletion) -> JSON:
+def _write_block(block: TurnBlock, stream: ThoughtStream, reply: PendingCompletion) -> JSON:
     if block.kind == "thought":
         text = "" if reply.request.omits_thoughts else block.text
-        return {"type": "thinking", "thinking": text, "signature": _signature(block, split)}
+        return {"type": "thinking", "thinking": text, "signature": _signature(block, stream)}
     if block.kind == "call":
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": _read_input(block)}
     return {"type": "text", "text": block.text}
@@ -320,51 +318,51 @@ def _read_input(block: TurnBlock) -> JSON:
     return values if isinstance(values, dict) else {"arguments": values}
 
 
-def _signature(block: TurnBlock, split: ThoughtStream) -> str:
-    return block.source or _SIGNATURE_PREFIX + base64.b64encode(split.raw.encode()).decode()
+def _signature(block: TurnBlock, stream: ThoughtStream) -> str:
+    return block.source or _SIGNATURE_PREFIX + base64.b64encode(stream.raw.encode()).decode()
 
 
 def _write_reply(reply: PendingCompletion) -> JSON:
     """Return the reply as a `message` object."""
     (choice,) = reply.calls
-    split, blocks = reply.thought_stream(), list[TurnBlock]()
+    stream, blocks = reply.thought_stream(), list[TurnBlock]()
     for block in turn_blocks(reply, choice):
         if block.kind != "text":
             blocks.append(block)
             continue
-        thought, text = split.feed(block.text, last=True)
-        if split.shown:
+        thought, text = stream.feed(block.text, last=True)
+        if stream.shown:
             blocks.append(TurnBlock("thought", thought))
         blocks += [TurnBlock("text", text)] if text else []
-    content = [_write_block(block, split, reply) for block in blocks]
-    return {**_heading(reply), "content": content, **_ending(reply, choice)}
+    content = [_write_block(block, stream, reply) for block in blocks]
+    return {**_message(reply), "content": content, **_stop_info(reply, choice)}
 
 
-class _Events(BlockWriter):
-    """Write the stream events of a message."""
+class _EventWriter(BlockWriter):
+    """Writer of the stream events of a message."""
 
     def __init__(self, reply: PendingCompletion) -> None:
         super().__init__(reply)
-        self._split, self._begun = reply.thought_stream(), False
+        self._thoughts, self._begun = reply.thought_stream(), False
 
-    def text(self, index: int, new: Piece) -> bytes:
+    def text(self, index: int, delta: Piece) -> bytes:
         """Return the events for a text or thinking delta."""
-        if new.thought:
-            return self._begin() + self.add("thought", new.text, source=new.thought)
-        return self._begin() + self._add_parts(*self._split.feed(new.text))
+        if delta.thought:
+            return self._begin() + self.add("thought", delta.text, source=delta.thought)
+        return self._begin() + self._add_parts(*self._thoughts.feed(delta.text))
 
-    def write_end(self, rests: Sequence[Piece]) -> bytes:
+    def write_end(self, deltas: Sequence[Piece]) -> bytes:
         """Return the final events: the unsent text, the tool uses and the end of the message."""
         reply, choice = self._reply, self._reply.calls[0]
-        rest = self._split.feed(rests[0].text, last=True)
+        rest = self._thoughts.feed(deltas[0].text, last=True)
         turn = turn_blocks(reply, choice)
         out = self._begin()
         if turn and turn[0].kind == "thought" and not self.blocks:
             out += self.add("thought", turn[0].text, source=turn[0].source)
         out += self._add_parts(*rest)
         out += self.add_rest(Piece(""), [block for block in turn if block.kind == "call"])
-        ending = {"type": "message_delta", "delta": _ending(reply, choice), "usage": _usage(reply)}
-        out += event(ending, "message_delta")
+        end = {"type": "message_delta", "delta": _stop_info(reply, choice), "usage": _usage(reply)}
+        out += event(end, "message_delta")
         return out + event({"type": "message_stop"}, "message_stop")
 
     def write_error(self, error: ApiError) -> bytes:
@@ -383,40 +381,40 @@ class _Events(BlockWriter):
         data = {"type": "content_block_start", "index": index, "content_block": content_block}
         return event(data, "content_block_start")
 
-    def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
+    def extend(self, index: int, block: TurnBlock, text: str, logprobs: Sequence[JSON]) -> bytes:
         """Return the event for new text of a content block. A tool's input is sent as a whole."""
         if block.kind == "call":
             arguments = json.dumps(_read_input(block), ensure_ascii=False)
-            return self._delta(index, {"type": "input_json_delta", "partial_json": arguments})
+            return self._write_delta(index, {"type": "input_json_delta", "partial_json": arguments})
         kind = "thinking" if block.kind == "thought" else "text"
-        if not new or (kind == "thinking" and self._reply.request.omits_thoughts):
+        if not text or (kind == "thinking" and self._reply.request.omits_thoughts):
             return b""
-        return self._delta(index, {"type": f"{kind}_delta", kind: new})
+        return self._write_delta(index, {"type": f"{kind}_delta", kind: text})
 
     def end(self, index: int, block: TurnBlock) -> bytes:
         """Return the events that end a content block."""
         out = b""
         if block.kind == "thought":
-            signed = {"type": "signature_delta", "signature": _signature(block, self._split)}
-            out = self._delta(index, signed)
+            signed = {"type": "signature_delta", "signature": _signature(block, self._thoughts)}
+            out = self._write_delta(index, signed)
         return out + event({"type": "content_block_stop", "index": index}, "content_block_stop")
 
     def _begin(self) -> bytes:
         if self._begun:
             return b""
         self._begun = True
-        return event({"type": "message_start", "message": _heading(self._reply)}, "message_start")
+        return event({"type": "message_start", "message": _message(self._reply)}, "message_start")
 
     def _add_parts(self, thought: str, text: str) -> bytes:
-        """Return the events for new thinking and text of the policy.
+        """Return the stream events for new thinking and text.
 
         An empty thought gets a block too, so that it can be restored.
         """
-        empty = not (thought or self.blocks) and self._split.ended
+        empty = not (thought or self.blocks) and self._thoughts.ended
         out = self.add("thought", thought) if thought or empty else b""
         return out + (self.add("text", text) if text else b"")
 
-    def _delta(self, index: int, delta: JSON) -> bytes:
+    def _write_delta(self, index: int, delta: JSON) -> bytes:
         data = {"type": "content_block_delta", "index": index, "delta": delta}
         return event(data, "content_block_delta")
 
@@ -427,8 +425,8 @@ MESSAGES = Dialect(
     prefix="msg_",
     prompt_field="messages",
     request=_Request,
-    read=_read,
+    read=_parse,
     write_reply=_write_reply,
-    writer=_Events,
-    paths={"/v1/messages/count_tokens": {"POST": _count}},
+    writer=_EventWriter,
+    paths={"/v1/messages/count_tokens": {"POST": _count_tokens}},
 )

@@ -58,7 +58,7 @@ _SEED = 1 << 63
 
 
 class RequestObject(BaseModel):
-    """An object in a request. Null fields count as absent, as in OpenAI's API."""
+    """Base class of objects in a request. Null fields count as absent, as in OpenAI's API."""
 
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {}
     """Unsupported fields that would change the reply, with the values of each that have no
@@ -80,7 +80,7 @@ class RequestObject(BaseModel):
 
 
 class MessageObject(RequestObject):
-    """A message, a part of a message or a tool call.
+    """Base class of messages, message parts and tool calls.
 
     Clients may return fields of their own or of other servers, which stay with the message.
     """
@@ -89,7 +89,7 @@ class MessageObject(RequestObject):
 
 
 def read(model: type[T], data: Any, path: str = "") -> T:
-    """Validate the object at a path of the request. An empty path stands for the whole request.
+    """Validate the object at a path of the request. An empty path means the whole request.
 
     Raises `ApiError` that names the first invalid field.
     """
@@ -109,7 +109,7 @@ def _check_name(name: str) -> str:
 
 
 def _read_tool_choice(value: Any) -> str:
-    """Convert OpenAI's `tool_choice`, in either form for a function, to a `Constraint` value."""
+    """Convert OpenAI's `tool_choice`, with a nested or flat function, to a `Constraint` value."""
     match value:
         case "auto" | "none" | "required":
             return value
@@ -119,7 +119,7 @@ def _read_tool_choice(value: Any) -> str:
         }:
             return name
         case _:
-            raise ValueError("must be auto, none, required or name one function")
+            raise ValueError("must be auto, none, required or an object that names a function")
 
 
 Item = TypeVar("Item")
@@ -191,7 +191,7 @@ class RequestReader(RequestObject):
 
     @field_validator("tools", mode="before", check_fields=False)
     @classmethod
-    def _client_tools(cls, tools: Any) -> Any:
+    def _drop_server_tools(cls, tools: Any) -> Any:
         if tools.__class__ is not list:
             return tools
         each, kind = cast("list[Any]", tools), cls.tool_type
@@ -199,7 +199,7 @@ class RequestReader(RequestObject):
 
     @classmethod
     def unused(cls, values: JSON) -> JSON:
-        """Return the request fields without effect, including unsupported tools, for the record."""
+        """Return the ignored request fields, including unsupported tools, for the record."""
         names = {field.alias or name for name, field in cls.model_fields.items()}
         unknown, kind = values.keys() - names - cls.refused.keys(), cls.tool_type
         unused = {n: values[n] for n in values if n in unknown and values[n] is not None}
@@ -207,13 +207,13 @@ class RequestReader(RequestObject):
             unused["tools"] = server_tools
         return unused
 
-    def sampling(self, defaults: Sampling, limit: int | None) -> Sampling:
+    def sampling(self, defaults: Sampling, max_tokens: int | None) -> Sampling:
         """Return the sampling parameters, with omitted fields from `defaults`."""
         return Sampling(
             temperature=defaults.temperature if self.temperature is None else self.temperature,
             top_p=self.top_p or defaults.top_p,
             top_k=max(0, self.top_k or defaults.top_k),
-            max_tokens=limit or defaults.max_tokens,
+            max_tokens=max_tokens or defaults.max_tokens,
             stop=tuple(self.stop) or defaults.stop,
         )
 
@@ -270,20 +270,20 @@ class ChoicesReader(RequestReader):
     stream_options: StreamOptions | None = None
     return_token_ids: StrictBool = False
 
-    def choices(self, scored: int | None) -> JSON:
-        """Convert these request fields to fields of a `ChatRequest`. Raises `ApiError`.
+    def choices(self, prompt_logprobs: int | None) -> JSON:
+        """Return these request fields as arguments of `ChatRequest`. Raises `ApiError`.
 
-        `scored` is the number of alternatives per prompt token.
+        `prompt_logprobs` is the number of alternatives per prompt token.
         """
         if self.stream_options is not None and not self.stream:
             raise invalid("`stream_options` requires `stream`: true", "stream_options")
-        if scored is not None and self.stream:
+        if prompt_logprobs is not None and self.stream:
             raise invalid("log-probabilities of a prompt cannot be streamed", "stream")
         return {
             "n": self.n,
             "include_usage": self.stream_options is not None and self.stream_options.include_usage,
             "token_ids": self.return_token_ids,
-            "scored": scored,
+            "scored": prompt_logprobs,
         }
 
 
@@ -298,14 +298,13 @@ class ReplyFormat(RequestObject):
 
 
 class OutputOptions(RequestObject):
-    """Options of the reply's text that only hold its format."""
+    """Output options of a request, of which only the format is supported."""
 
     format: ReplyFormat | None = None
 
 
 def reply_schema(format: ReplyFormat | None, path: str) -> JSON | None:
-    """Return the JSON schema that a reply must match: none for `text`, any object for
-    `json_object`."""
+    """Return the JSON schema of a reply format: None for `text`, any object for `json_object`."""
     if format is None or format.type == "text":
         return None
     if format.type == "json_schema" and format.definition is None:
@@ -321,14 +320,14 @@ class _Part(BaseModel):
     text: StrictStr = Field(validation_alias=AliasChoices("text", "refusal"))
 
 
-def _join(value: Any, parts: ValidatorFunctionWrapHandler) -> str:
-    """Return a message's content as text, joining the parts of a list."""
+def _join_parts(value: Any, handler: ValidatorFunctionWrapHandler) -> str:
+    """Return the content of a message as text, joining a list of parts."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         raise ValueError("must be a string or an array of parts")
     items = [{"text": v} if isinstance(v, str) else v for v in cast("list[Any]", value)]
-    return "".join(part.text for part in parts(items))
+    return "".join(part.text for part in handler(items))
 
 
 def _check_arguments(text: str) -> str:
@@ -347,13 +346,13 @@ def _check_arguments(text: str) -> str:
 
 Content = Annotated[
     str,
-    GetPydanticSchema(lambda _, schema: schema(Annotated[Items[_Part], WrapValidator(_join)])),
+    GetPydanticSchema(lambda _, get: get(Annotated[Items[_Part], WrapValidator(_join_parts)])),
 ]
 Arguments = Annotated[StrictStr, AfterValidator(_check_arguments)]
 
 
 def read_parts(message: JSON, field: str) -> JSON:
-    """Return a message's content parts in `field`, if any part has fields besides its text."""
+    """Return the content parts of a message field, or an empty dict if all are plain text."""
     content = message.get(field)
     if not isinstance(content, list):
         return {}
@@ -367,6 +366,6 @@ def read_parts(message: JSON, field: str) -> JSON:
 
 
 def call_fields(calls: Sequence[tuple[str, Mapping[str, Any] | None]]) -> JSON:
-    """Return the extra fields of tool calls by call id, or an empty object if there are none."""
+    """Return the extra fields of tool calls by call id, or an empty dict."""
     extra = {id: dict(fields) for id, fields in calls if fields}
     return {CALL_FIELDS: extra} if extra else {}

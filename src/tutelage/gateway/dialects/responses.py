@@ -98,7 +98,7 @@ class _Request(RequestReader):
     include: list[StrictStr] = Field(default_factory=list[str])
 
 
-def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
+def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
     """Parse a Responses request. Raises `ApiError`."""
     request = read(_Request, body)
     if request.top_logprobs and _LOGPROBS not in request.include:
@@ -106,9 +106,9 @@ def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
     history: tuple[Message, ...] = ()
     if (previous := request.previous_response_id) is not None:
         at = ("previous_response_id", "previous_response_not_found")
-        previous_reply = _find_response(kept, previous, *at)
+        previous_reply = _find_response(cache, previous, *at)
         history = (*(previous_reply.request.conversation or ()), previous_reply.calls[0].reply)
-    conversation = (*history, *_parse_items(request.input, kept))
+    conversation = (*history, *_parse_items(request.input, cache))
     if not conversation:
         raise invalid("`input` must not be empty", "input")
     echo = {n: default if body.get(n) is None else body[n] for n, default in _ECHOED.items()}
@@ -132,23 +132,23 @@ def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
 
 def _write_reply(reply: PendingCompletion) -> JSON:
     """Return the reply as a `response` object."""
-    return _complete_response(reply, _turn(reply))
+    return _complete_response(reply, _output_blocks(reply))
 
 
-def _count(path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
+def _count_tokens(path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
     """Count a request's prompt tokens; the request may omit the model."""
     body = body if body.get("model") else {**body, "model": attempt.models()[0]}
-    parse = partial(_read, body, attempt.sampling, attempt.ledger)
+    parse = partial(_parse, body, attempt.sampling, attempt.ledger)
     tokens = attempt.count(body["model"], parse)
     return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
-def _get(path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
+def _get_response(path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
     return _write_reply(_find_response(attempt.ledger, path["response"]))
 
 
-def _list_input(path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
-    """List the input items of a response, the latest first unless `order` is asc."""
+def _list_input_items(path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
+    """List the input items of a response, newest first unless `order` is asc."""
     items = _input_items(_find_response(attempt.ledger, path["response"]))
     ordered = items if query.get("order") == "asc" else items[::-1]
     first, last = (ordered[at]["id"] if ordered else None for at in (0, -1))
@@ -156,14 +156,14 @@ def _list_input(path: Mapping[str, str], query: JSON, attempt: AttemptSession) -
     return {"object": "list", "data": ordered, **ends}
 
 
-# ---------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------- cached responses
 
 
 def _find_response(
-    kept: KeptAnswers, response_id: str, param: str | None = None, code: str | None = None
+    cache: KeptAnswers, response_id: str, param: str | None = None, code: str | None = None
 ) -> PendingCompletion:
-    """Return the finished response with the given id. Raises `ApiError` if it is not kept."""
-    answer = kept.answer(response_id)
+    """Return the finished response with the given id. Raises `ApiError` if it is not cached."""
+    answer = cache.answer(response_id)
     if answer is None or answer.request.conversation is None:
         message = (
             f"response {response_id!r} not found in this attempt; it may have been created with "
@@ -173,10 +173,10 @@ def _find_response(
     return answer
 
 
-def _find_item(kept: KeptAnswers, item_id: str) -> JSON | None:
-    """Find an input or output item of a kept response by id, or return None."""
-    for response_id in reversed(kept):
-        reply = kept.answer(response_id)
+def _find_item(cache: KeptAnswers, item_id: str) -> JSON | None:
+    """Return the input or output item with the given id from the cached responses, or None."""
+    for response_id in reversed(cache):
+        reply = cache.answer(response_id)
         if reply is not None and reply.request.conversation is not None:
             for item in (*_input_items(reply), *_write_reply(reply)["output"]):
                 if item["id"] == item_id:
@@ -185,7 +185,7 @@ def _find_item(kept: KeptAnswers, item_id: str) -> JSON | None:
 
 
 def _input_items(reply: PendingCompletion) -> list[JSON]:
-    """Return a request's input items in the API's long form, with ids and with content as parts."""
+    """Return the input items of a request, with ids and with content as a list of parts."""
     items: list[JSON] = []
     for i, item in enumerate(reply.request.items):
         out: JSON = {"type": "message", "id": f"{reply.id}-in-{i}", **item}
@@ -234,7 +234,7 @@ class _Thought(MessageObject):
     encrypted_content: Any = None
 
 
-def _parse_items(items: Iterable[Any], kept: KeptAnswers) -> tuple[Message, ...]:
+def _parse_items(items: Iterable[Any], cache: KeptAnswers) -> tuple[Message, ...]:
     """Convert input items to messages.
 
     A thought, a message and the calls beside it form one assistant turn.
@@ -245,7 +245,7 @@ def _parse_items(items: Iterable[Any], kept: KeptAnswers) -> tuple[Message, ...]
         path = f"input[{i}]"
         head = read(_Item, item, path)
         if head.type == "item_reference":
-            item = _find_item(kept, head.id or "")
+            item = _find_item(cache, head.id or "")
             if item is None:
                 message = f"item {head.id!r} not found in this attempt"
                 raise ApiError(404, message, param=f"{path}.id")
@@ -295,30 +295,30 @@ def _parse_item(kind: str | None, item: Any, path: str) -> Message:
     return Message("system", message.content or "", extra={**extra, "role": "developer"})
 
 
-def _merge_turns(turn: Message, new: Message) -> Message:
+def _merge_turns(turn: Message, other: Message) -> Message:
     """Merge two parts of one assistant turn."""
-    extra: JSON = {**turn.extra, **new.extra}
-    for name in turn.extra.keys() & new.extra.keys():
-        first, second = turn.extra[name], new.extra[name]
+    extra: JSON = {**turn.extra, **other.extra}
+    for name in turn.extra.keys() & other.extra.keys():
+        first, second = turn.extra[name], other.extra[name]
         if name == CALL_FIELDS:
             extra[name] = {**first, **second}
         elif name in (*THOUGHTS, PARTS):
             extra[name] = first + second
-    text = (turn.content or "") + (new.content or "")
-    return Message("assistant", text or None, turn.tool_calls + new.tool_calls, extra=extra)
+    text = (turn.content or "") + (other.content or "")
+    return Message("assistant", text or None, turn.tool_calls + other.tool_calls, extra=extra)
 
 
 # ---------------------------------------------------------------- writing
 
 
-def _turn(reply: PendingCompletion) -> list[TurnBlock]:
-    """Return the blocks of an assistant turn, or one empty text block for an empty turn."""
+def _output_blocks(reply: PendingCompletion) -> list[TurnBlock]:
+    """Return the blocks of a reply, or one empty text block if there are none."""
     choice = reply.calls[0]
     return turn_blocks(reply, choice) or [TurnBlock("text", "", reply.logprobs(choice) or [])]
 
 
 def _complete_response(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> JSON:
-    """Return the finished response object, with the blocks as its items."""
+    """Return the finished response object, with one output item per block."""
     reason, cut = cut_reason(reply.calls[0]), cut_block(reply, blocks)
     prompt, completion = reply.usage
     return {
@@ -338,7 +338,7 @@ def _complete_response(reply: PendingCompletion, blocks: Sequence[TurnBlock]) ->
 
 
 def _response_object(reply: PendingCompletion, status: str) -> JSON:
-    """Return a response object without its final fields.
+    """Return a response object without output and usage.
 
     Training runs set their own sampling parameters, which are known only at the end.
     """
@@ -385,33 +385,33 @@ def _content_part(block: TurnBlock) -> JSON:
     """Convert a block of a turn to a content part."""
     if block.kind == "thought":
         return {"type": "reasoning_text", "text": block.text}
-    logprobs = [_with_bytes(entry) for entry in block.entries]
+    logprobs = [_format_entry(entry) for entry in block.entries]
     return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": logprobs}
 
 
-def _with_bytes(entry: JSON) -> JSON:
+def _format_entry(entry: JSON) -> JSON:
     """Return a log-probability entry with `bytes` as a list, which is empty for a partial
     character."""
     others = [{**other, "bytes": other["bytes"] or []} for other in entry["top_logprobs"]]
     return {**entry, "bytes": entry["bytes"] or [], "top_logprobs": others}
 
 
-class _Events(BlockWriter):
-    """Write the stream events of a response, each with its `sequence_number`."""
+class _EventWriter(BlockWriter):
+    """Writer of the numbered stream events of a response."""
 
     _number = 0
 
-    def text(self, index: int, new: Piece) -> bytes:
+    def text(self, index: int, delta: Piece) -> bytes:
         """Return the events for a text or thinking delta."""
-        kind = "thought" if new.thought else "text"
-        return self._begin() + self.add(kind, new.text, source=new.thought)
+        kind = "thought" if delta.thought else "text"
+        return self._begin() + self.add(kind, delta.text, source=delta.thought)
 
-    def write_end(self, rests: Sequence[Piece]) -> bytes:
+    def write_end(self, deltas: Sequence[Piece]) -> bytes:
         """Return the final events: the remaining items and the complete response."""
-        out = self._begin() + self.add_rest(rests[0], _turn(self._reply))
+        out = self._begin() + self.add_rest(deltas[0], _output_blocks(self._reply))
         final = _complete_response(self._reply, self.blocks)
         kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
-        return out + self._events((kind, {"response": final})) + DONE
+        return out + self._encode((kind, {"response": final})) + DONE
 
     def write_error(self, error: ApiError) -> bytes:
         """Return the last events of a failed stream."""
@@ -419,7 +419,7 @@ class _Events(BlockWriter):
         final = _response_object(self._reply, "failed")
         code = _CODES.get(error.type, "server_error")
         final["error"] = {"code": code, "message": error.message}
-        return self._events(("error", fields), ("response.failed", {"response": final}))
+        return self._encode(("error", fields), ("response.failed", {"response": final}))
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
         """Return the events that start an output item."""
@@ -427,16 +427,16 @@ class _Events(BlockWriter):
         item = _item(self._reply, empty, "in_progress")
         added = ("response.output_item.added", {"output_index": index, "item": item})
         if block.kind == "call":
-            return self._events(added)
+            return self._encode(added)
         part = {**self._position(index, block), "part": _content_part(empty)}
-        return self._events(added, ("response.content_part.added", part))
+        return self._encode(added, ("response.content_part.added", part))
 
-    def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
+    def extend(self, index: int, block: TurnBlock, text: str, logprobs: Sequence[JSON]) -> bytes:
         """Return the event for new text or arguments of an output item."""
-        data: JSON = {**self._position(index, block), "delta": new}
+        data: JSON = {**self._position(index, block), "delta": text}
         if block.kind == "text":
-            data["logprobs"] = [_with_bytes(entry) for entry in entries]
-        return self._events((_EVENTS[block.kind] + ".delta", data)) if new or entries else b""
+            data["logprobs"] = [_format_entry(entry) for entry in logprobs]
+        return self._encode((_EVENTS[block.kind] + ".delta", data)) if text or logprobs else b""
 
     def end(self, index: int, block: TurnBlock) -> bytes:
         """Return the events that end an output item."""
@@ -446,10 +446,10 @@ class _Events(BlockWriter):
         done = ("response.output_item.done", {"output_index": index, "item": item})
         if block.kind == "call":
             data = {**position, "name": block.name, "arguments": block.text}
-            return self._events((_EVENTS["call"] + ".done", data), done)
+            return self._encode((_EVENTS["call"] + ".done", data), done)
         part = _content_part(block)
         data = {k: v for k, v in part.items() if k in ("text", "logprobs")}
-        return self._events(
+        return self._encode(
             (_EVENTS[block.kind] + ".done", {**position, **data}),
             ("response.content_part.done", {**position, "part": part}),
             done,
@@ -463,9 +463,9 @@ class _Events(BlockWriter):
         if self._number:
             return b""
         running = {"response": _response_object(self._reply, "in_progress")}
-        return self._events(("response.created", running), ("response.in_progress", running))
+        return self._encode(("response.created", running), ("response.in_progress", running))
 
-    def _events(self, *events: tuple[str, JSON]) -> bytes:
+    def _encode(self, *events: tuple[str, JSON]) -> bytes:
         out = b""
         for kind, data in events:
             out += event({"type": kind, "sequence_number": self._number, **data}, kind)
@@ -479,12 +479,12 @@ RESPONSES = Dialect(
     prefix=PREFIX,
     prompt_field="input",
     request=_Request,
-    read=_read,
+    read=_parse,
     write_reply=_write_reply,
-    writer=_Events,
+    writer=_EventWriter,
     paths={
-        "/v1/responses/input_tokens": {"POST": _count},
-        "/v1/responses/{response}": {"GET": _get},
-        "/v1/responses/{response}/input_items": {"GET": _list_input},
+        "/v1/responses/input_tokens": {"POST": _count_tokens},
+        "/v1/responses/{response}": {"GET": _get_response},
+        "/v1/responses/{response}/input_items": {"GET": _list_input_items},
     },
 )
