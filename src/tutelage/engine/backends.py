@@ -31,7 +31,7 @@ short sequences take more memory, since each of their channels begins on another
 
 
 class _PaddedBackend:
-    """Base class of `_FusedBackend` and `_HFBackend`; `PackedDecoder` has its own settings."""
+    """Base class of inference backends that pad their batches."""
 
     exact_shapes = False
     prefill_tokens = 8192
@@ -44,11 +44,11 @@ class _PaddedBackend:
         return 256 if self.device.type == "cpu" else 1024
 
     def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
-        """Return 0 cached prefix tokens, since this backend has no prefix cache."""
+        """Return 0, the number of cached prefix tokens: this backend does not cache prefixes."""
         return 0
 
     def free(self) -> None:
-        """Free no memory: the KV cache is small, and the weights may belong to the policy."""
+        """Do nothing: the KV cache is small, and the weights may be shared with the policy."""
 
 
 class _FusedBackend(_PaddedBackend):
@@ -76,8 +76,8 @@ class _FusedBackend(_PaddedBackend):
     def extend(
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
     ) -> Tensor:
-        """Append tokens to KV cache rows and return logits [B, V], as `policy.decoder.extend`
-        does."""
+        """Append tokens to KV cache rows and return the logits [B, V] after each row's last new
+        token."""
         if reach > self._cache.width:
             width = min(self._width, 2 * reach)
             self._cache = self._cache.wider(self._weights, width, self._used_columns.tolist())
@@ -94,11 +94,11 @@ class _FusedBackend(_PaddedBackend):
         self._cache.copy(source, target, length)
 
     def load(self, source: Policy) -> None:
-        """Load the current policy weights with merged adapters, by reference in float32 or by
-        copy."""
+        """Load the policy's current weights with merged adapters. In float32 they are shared,
+        otherwise copied."""
         network = source.network
         if not isinstance(network, FusedNetwork):
-            raise TypeError(f"a fused engine does not support a {type(network).__name__}")
+            raise TypeError(f"a fused backend does not support {type(network).__name__}")
         network.merge()
         if self._shared:
             self._weights = network.weights
@@ -127,7 +127,7 @@ class _Layer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store the new keys and values, and return all that the forward pass reads."""
+        """Store new keys and values, and return the cached ones that attention reads."""
         call = self.rows
         new = key_states.transpose(1, 2), value_states.transpose(1, 2)
         self.tensors = self.tensors or [
@@ -180,8 +180,8 @@ class _HFBackend(_PaddedBackend):
     def extend(
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
     ) -> Tensor:
-        """Append tokens to KV cache rows and return logits [B, V], as `policy.decoder.extend`
-        does."""
+        """Append tokens to KV cache rows and return the logits [B, V] after each row's last new
+        token."""
         batch, count = ids_BT.shape
         every = torch.arange(max(batch, reach + count), device=self.device)
         first_B1 = starts_B[:, None]
@@ -217,10 +217,10 @@ class _HFBackend(_PaddedBackend):
             tensor[target, :length] = tensor[source, :length]
 
     def load(self, source: Policy) -> None:
-        """Switch to the model of the policy `source`."""
+        """Use the model of the given policy from now on."""
         network = source.network
         if isinstance(network, FusedNetwork):
-            raise TypeError(f"this engine does not support a {type(network).__name__}")
+            raise TypeError(f"this backend does not support {type(network).__name__}")
         self._model = network.model
 
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Branch:
-    """One asyncio task of a rollout that samples from an engine."""
+    """An asyncio task of a rollout that samples from an engine."""
 
     participant: _Participant
     parent: _Branch | None
@@ -41,15 +41,14 @@ _CURRENT: ContextVar[tuple[_Branch, ...]] = ContextVar("tutelage_branches", defa
 
 
 def current_branches() -> tuple[_Branch, ...]:
-    """Return the rollout branches of the running code, for `acting_for` where the context is
-    lost."""
+    """Return the rollout branches of the current context, to restore them with `acting_for`."""
     return _CURRENT.get()
 
 
 @contextmanager
 def acting_for(branches: tuple[_Branch, ...]) -> Generator[None]:
-    """Attribute samples in the block to the rollout of `branches`, unless the block has one
-    already."""
+    """Attribute engine calls in the block to the rollout of `branches`, unless the context already
+    has a rollout."""
     if _CURRENT.get() or not branches:
         yield
         return
@@ -61,7 +60,7 @@ def acting_for(branches: tuple[_Branch, ...]) -> Generator[None]:
 
 
 class _Participant:
-    """One rollout and its concurrent branches that have sampled."""
+    """A rollout, and those of its concurrent tasks that have called the engine."""
 
     def __init__(self, barrier: CallBarrier, task: asyncio.Task[object] | None) -> None:
         self.barrier = barrier
@@ -72,7 +71,7 @@ class _Participant:
         self.thinking, self.open = True, True
 
     def branch(self, inherited: _Branch) -> _Branch:
-        """Return the current task's branch, creating it as a child of `inherited` if necessary."""
+        """Return the current task's branch, creating it as a child of `parent` if necessary."""
         task = asyncio.current_task()
         branch = self.branches.get(task)
         if branch is None:
@@ -89,7 +88,7 @@ class _Participant:
         self.barrier.refresh(self)
 
     def is_thinking(self, trusting: bool) -> bool:
-        """Return True if the rollout may act before its next engine reply."""
+        """Return True if the rollout can make progress without an engine reply."""
         if not self.open:
             return False
         if not trusting or not self.waiting:
@@ -98,10 +97,10 @@ class _Participant:
 
 
 class CallBarrier:
-    """Track the registered rollouts and count those that are busy rather than waiting."""
+    """Count the registered rollouts that are busy, i.e. not waiting for an engine."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """Create an empty barrier. `changed` is called after every change of the state."""
+        """Create an empty barrier. `on_change` is called after every change of its state."""
         self.thinking = 0
         """Number of thinking rollouts, less the waiting requests from outside of any rollout."""
         self._participants: dict[_Participant, None] = {}
@@ -160,7 +159,7 @@ class CallBarrier:
         self._notify_change()
 
     def check_deadlock(self) -> None:
-        """Start the deadlock timer if every rollout that blocks the engine is itself waiting."""
+        """Start the deadlock timer if every rollout that blocks the engine is waiting itself."""
         if self._trusting and self._timer is None:
             thinking = [p for p in self._participants if p.thinking]
             if thinking and all(p.waiting for p in thinking):

@@ -47,9 +47,9 @@ from tutelage.types import (
 
 
 class ChatSession:
-    """Chat client of one attempt; `calls` lists its calls in order of completion.
+    """Chat client of one rollout attempt that records its calls, in order of completion.
 
-    It belongs to the rollout in whose context it was created, whatever task calls it later.
+    A session belongs to the rollout in whose context it was created, whichever task calls it later.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ChatSession:
             raw = tuple(self.codec.encode(raw))
         last_id = len(self.codec.tokenizer) - 1
         if raw is not None and (not raw or max(raw) > last_id):
-            raise DataError(f"a prompt needs at least one token id, and no id above {last_id}")
+            raise DataError(f"a prompt needs at least one token id, and ids of at most {last_id}")
         prompt, lane = self._prompt(history, turns, tools) if raw is None else (raw, self._lane())
         if on_prompt is not None:
             on_prompt(len(prompt))
@@ -158,7 +158,7 @@ class ChatSession:
         return call
 
     def close(self) -> None:
-        """Release the session's engine slots, those of running calls once the calls end."""
+        """Release the session's engine slots. Slots of running calls are released when they end."""
         self._closed = True
         for session in self._sessions:
             self._engine.release(session)
@@ -188,8 +188,8 @@ class ChatSession:
         return ids, self._lane()
 
     def _lane(self, continued: int | None = None) -> _Lane:
-        """Return the lane for a call: the current task's, else the continued call's, else an
-        abandoned one, else a new one."""
+        """Return the lane for a call: that of the current task or of the continued call, an unused
+        lane, or a new one."""
         idle = [lane for lane in self._lanes if not lane.busy]
         task = asyncio.current_task()
         own = (lane for lane in idle if lane.task is task)
@@ -206,7 +206,7 @@ class ChatSession:
 
 @dataclass(frozen=True, slots=True)
 class _RecordedCall:
-    """A finished call and the state needed to continue it."""
+    """A completed call and the state needed to continue it."""
 
     call: Call
     ended: bool
@@ -215,7 +215,7 @@ class _RecordedCall:
 
 
 class _History:
-    """Index of one agent's finished calls, to find the one that a conversation continues."""
+    """Index of an agent's completed calls, to find the call that a conversation continues."""
 
     def __init__(self) -> None:
         self.shared = 0
@@ -227,7 +227,7 @@ class _History:
         """Numbers of messages before the reply in recorded calls."""
 
     def add(self, recorded: _RecordedCall) -> None:
-        """Index a call, and keep its reply alive so that its `id` is not reused."""
+        """Index a call, and keep a reference to its reply so that its `id()` is not reused."""
         reply = recorded.call.reply
         self._by_object[id(reply)] = recorded
         self._by_messages[*recorded.call.messages, reply] = recorded
@@ -238,11 +238,11 @@ class _History:
     def find(
         self, turns: Sequence[Message], tools: Sequence[ToolSpec], *, equal: bool = False
     ) -> tuple[_RecordedCall, int] | None:
-        """Return the latest recorded call that a conversation continues, and the number of messages
-        that the call covers.
+        """Find the latest recorded call that a conversation continues; return the call and the
+        number of messages that it covers.
 
-        With `equal`, equal messages and an equal reply suffice. Returns None if there is no such
-        call, if the messages before its reply differ from the recorded ones, or if nothing can
+        With `allow_equal`, equal messages and an equal reply suffice. Returns None if there is no
+        such call, if the messages before its reply differ from the recorded ones, or if nothing can
         follow the reply.
         """
         for at in range(len(turns) - 2, -1, -1):
@@ -270,8 +270,7 @@ def _call_ids(turn: Message) -> frozenset[str]:
 
 
 def _is_same(recorded: Message, incoming: Message) -> bool:
-    """Return True if an incoming message matches a recorded one, as the module docstring
-    defines."""
+    """Return True if an incoming message matches a recorded one (see the module docstring)."""
     if recorded == incoming:
         return True
     if recorded.role != incoming.role:
@@ -290,7 +289,7 @@ def _is_same(recorded: Message, incoming: Message) -> bool:
 
 
 class _Lane:
-    """A sequence of non-overlapping calls, numbered for reproducible seeds."""
+    """A sequence of calls that do not overlap, numbered for reproducible seeds."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -32,7 +32,7 @@ _PATHS = ("/chat/completions", "/completions", "/responses", "/messages")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Model of a role or an agent, and the server that provides it."""
+    """Model and API server of a role or an agent."""
 
     role: str
     base_url: str
@@ -42,13 +42,13 @@ class Endpoint:
     """Request token ids and log-probabilities from it, to train on them."""
 
     def __post_init__(self) -> None:
-        """Validate the API key. Raises `ConfigError` if no header can carry it."""
+        """Validate the API key. Raises `ConfigError` if it is not valid in an HTTP header."""
         key = validate_api_key(self.api_key, f"the endpoint of {self.role!r}")
         object.__setattr__(self, "api_key", key)
 
     @property
     def on_loopback(self) -> bool:
-        """Return True if the endpoint is on this machine, where tokens cost nothing."""
+        """Return True if the server runs on this machine, so that its tokens are free."""
         return is_loopback(urlsplit(self.base_url).hostname or "")
 
     def to_public_dict(self) -> dict[str, str]:
@@ -63,7 +63,7 @@ Endpoints = Mapping[str, Endpoint]
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if the host can be reached from this machine only."""
+    """Return True if the host is a loopback address or `localhost`."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
@@ -79,12 +79,12 @@ def environment() -> dict[str, str]:
 
 
 def read_endpoints(env: Mapping[str, str]) -> dict[str, Endpoint]:
-    """Read the endpoint of every role with a URL or API key from the environment.
+    """Read the endpoints of all roles that have a URL or an API key in the environment.
 
     `OPENAI_BASE_URL`, `OPENAI_API_KEY` and `OPENAI_MODEL` are shared; `TUTELAGE_TASK_MODEL`,
     `TUTELAGE_TASK_BASE_URL`, `TUTELAGE_TASK_API_KEY` apply to the task role, and likewise for
-    GRADIENT and EDIT. Raises `ConfigError` for an invalid http URL, and for a key that no header
-    can carry.
+    GRADIENT and EDIT. Raises `ConfigError` for an invalid HTTP URL, and for a key that is not valid
+    in an HTTP header.
     """
     endpoints: dict[str, Endpoint] = {}
     for role in ROLES:
@@ -104,10 +104,10 @@ def token_bound(text: str) -> int:
 
 
 def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
-    """Return a server's list of models, waiting at most `seconds` while it is busy.
+    """Return the models that a server lists, waiting at most `seconds` for its response.
 
-    The result is empty if the server lists none. Raises `ConfigError` if nothing answers, the key
-    is rejected, or the API is found only at /v1 below the URL.
+    The result is empty if the server lists no models. Raises `ConfigError` if the server does not
+    respond, if it rejects the key, or if its API is only at /v1 below the URL.
     """
     import openai
 
@@ -181,8 +181,8 @@ def check_url(url: str) -> str:
     if "@" in parts.netloc or parts.query or "#" in url:
         what = "fragment" if "#" in url else "secret or a query"
         raise ConfigError(
-            f"the base URL at {parts.hostname!r} has a {what}, which errors and records would "
-            "show; remove it, and set a key as OPENAI_API_KEY"
+            f"the base URL at {parts.hostname!r} contains a {what}, which would appear in errors "
+            "and records; remove it, and set a key as OPENAI_API_KEY"
         )
     for path in _PATHS:
         if parts.path.rstrip("/").endswith(path):

@@ -33,7 +33,7 @@ class CallLimits:
     reply_tokens: int
 
     def worst(self, price: Price | None) -> Usage:
-        """Return the worst-case usage that the limits allow."""
+        """Return the maximum usage that the limits allow."""
         tokens = self.calls * (self.prompt_tokens + self.reply_tokens)
         each = 0.0 if price is None else price.cost(self.prompt_tokens, self.reply_tokens)
         return Usage(self.calls, tokens, self.calls * each)
@@ -56,7 +56,7 @@ class UsageMeter:
 
 @dataclass(frozen=True, slots=True)
 class MeteredClient:
-    """Forward one attempt's calls to a model, counting and limiting them with a meter."""
+    """Chat client that counts and limits an attempt's model calls with a usage meter."""
 
     client: ChatClient
     meter: UsageMeter
@@ -65,8 +65,7 @@ class MeteredClient:
     """If set, each request carries a seed of its own, for models that are sampled."""
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
-        """Send one request unless it exceeds the limits. Raises `ContextOverflowError` if it
-        does."""
+        """Send a request. Raises `ContextOverflowError` if it exceeds the limits."""
         meter, caps = self.meter, self.meter.caps
         if meter.calls >= caps.calls:
             raise ContextOverflowError(

@@ -47,7 +47,7 @@ _PAIR_BYTES = 16
 
 @dataclass(slots=True)
 class PrefillJob:
-    """Prompt tokens to prefill for the slots that share a cache row.
+    """Prefill of prompt tokens for the slots that share a cache row.
 
     The first `cached` tokens of the prompt are already in the row; the first `shared` are a prefix
     that other prompts have too.
@@ -122,14 +122,14 @@ class NativeEngine:
 
     @property
     def is_stuck(self) -> bool:
-        """Return True if requests are queued but none runs, because idle conversations hold every
-        slot."""
+        """Return True if requests are queued but none is running, because idle conversations hold
+        all slots."""
         return bool(self._pending) and self._slots.idle()
 
     @property
     def is_deadlocked(self) -> bool:
-        """Return True if the engine is stuck for good: all attempts whose idle conversations hold
-        slots are themselves waiting for a slot."""
+        """Return True if the engine is stuck permanently: all attempts whose idle conversations
+        hold slots are waiting for another slot."""
         # The name of a conversation begins with that of its attempt.
         waiting = {(r.session or "").partition("/")[0] for r in self._pending.values()}
         kept = [s.request.session for s in self._slots.all if s.request is not None]
@@ -278,10 +278,10 @@ class NativeEngine:
         return self._accept(logits, self._tensor([*new.values()]), [*new]) if new else []
 
     def _prefill_chunk(self, job: PrefillJob, compute: bool) -> bool:
-        """Return True if a prefill job needs more than one further chunk; if `compute`, run its
-        next one.
+        """Compute the next chunk of a prefill job if `compute` is True, unless it is the last one.
 
-        The chunk may be one of the prefix that the job shares with others.
+        Returns True if more than one chunk was left. The chunk may be a part of the prefix that the
+        job shares with others.
         """
         if not job.cached:
             row = self._rows.row[job.slots[0]]
@@ -309,7 +309,7 @@ class NativeEngine:
         return [*by_row.values()]
 
     def _append(self, batch: list[PrefillJob], multiple: int = 4) -> Tensor:
-        """Prefill a batch of jobs; return logits with one line per job, then lines of padding."""
+        """Prefill a batch of jobs; return one row of logits per job, followed by padding rows."""
         width = round_up(max(job.size for job in batch), _REACH if self.invariant else 8)
         # Pad batches with the scratch row so that few kernel shapes occur, unless it costs time.
         longest = max(len(job.prompt) for job in batch)
@@ -330,8 +330,8 @@ class NativeEngine:
     # ------------------------------------------------------------ decoding
 
     def _decode_step(self, running: list[int]) -> list[tuple[int, Sampled]]:
-        """Decode the next position of every cache row in use by a running slot, and draw each
-        slot's token."""
+        """Run a decoding step for the cache rows of the running slots, and draw each slot's next
+        token."""
         row_of, chunk = self._rows.row, self._backend.chunk
         used = list(dict.fromkeys(row_of[slot] for slot in running))
         self.computed_tokens += len(used)
@@ -372,7 +372,7 @@ class NativeEngine:
         return self._backend.extend(token[:, None], position, ones, rows, self._reach(length))
 
     def _accept(self, logits: Tensor, line: Tensor, slots: list[int]) -> list[tuple[int, Sampled]]:
-        """Draw and record the next token of `slots`, each from its line of the logits.
+        """Draw and record the next token of each slot from its row of the logits.
 
         Requests that end with it are finished, and slots of one row that drew different tokens get
         rows of their own.
@@ -417,8 +417,8 @@ class NativeEngine:
     # ------------------------------------------------------------ helpers
 
     def _copy(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy KV cache rows, given as (source, target) pairs. All are read before any is
-        written."""
+        """Copy KV cache rows, given as (source, target) pairs. All sources are read before any
+        target is written."""
         if not pairs:
             return
         source, target = self._tensor([s for s, _ in pairs]), self._tensor([t for _, t in pairs])
@@ -428,7 +428,7 @@ class NativeEngine:
         self._token[target] = self._token[source]
 
     def _row_lengths(self, excluded: str | None = None) -> list[int]:
-        """Return the length in tokens of each cache row in use, counting prompts in full.
+        """Return the length in tokens of each cache row in use, including complete prompts.
 
         The row of the session `excluded` is left out.
         """

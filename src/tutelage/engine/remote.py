@@ -135,10 +135,10 @@ class RemoteChatClient:
         """
         raw = options.get("prompt") is not None
         if raw or options["sampling"].max_thinking_tokens:
-            cannot = "continue raw prompts" if raw else "limit thinking tokens"
+            action = "continue raw prompts" if raw else "limit thinking tokens"
             raise ConfigError(
-                f"the model at {self._base_url + _PATH!r} is served by chat completions, which "
-                f"cannot {cannot}; send the request to its server directly"
+                f"the chat completions API at {self._base_url + _PATH!r} cannot {action}; send the "
+                "request to the model's server directly"
             )
         index, self._started = self._started, self._started + 1
         seeds = self._seeds.child("call", index)
@@ -180,7 +180,7 @@ class RemoteChatClient:
     # ------------------------------------------------------------ sending
 
     async def _send(self, body: JSON, on_text: OnText | None, on_fields: OnFields | None) -> JSON:
-        """Send a request without the fields that the server rejects, and return the completion.
+        """Send a request without the fields that the server rejects, and return the response.
 
         The fields of the accepted request are remembered for later ones.
         """
@@ -280,7 +280,7 @@ class RemoteChatClient:
 
 
 def _refusal(server: str, body: object, response: Any = None) -> EngineError:
-    """Convert a server's error response, also one of status 200, to an exception."""
+    """Convert an error response of a server, which may have status 200, to an exception."""
     error = cast("JSON", body) if isinstance(body, dict) else {}
     message = replace_surrogates(str(error.get("message") or body or ""))
     code = error.get("code")
@@ -300,8 +300,7 @@ def _refusal(server: str, body: object, response: Any = None) -> EngineError:
 
 
 def _read_word(value: Any) -> str | None:
-    """Return an error field if it is a non-numeric string, else None (a number would repeat the
-    status)."""
+    """Return an error field if it is a non-numeric string, otherwise None."""
     return value if isinstance(value, str) and value and not value.isdecimal() else None
 
 
@@ -355,8 +354,7 @@ def request_body(messages: Sequence[Message], options: ChatOptions) -> JSON:
 
 
 def _to_json(message: Message) -> JSON:
-    """Convert a message to JSON with its extra fields, and with content parts if one is not plain
-    text."""
+    """Convert a message to JSON with its extra fields. Parts are kept unless all are text."""
     extra = {name: value for name, value in message.extra.items() if name not in _RECORDED}
     value: Any = message.extra.get(_PARTS)
     parts = [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
@@ -367,9 +365,9 @@ def _to_json(message: Message) -> JSON:
 
 
 def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tuple[int, ...]]:
-    """Return a completion's reply, its tokens, and the prompt's token ids.
+    """Parse a chat completion into the reply, its sampled tokens, and the prompt's token ids.
 
-    Ids are empty if the server reports none.
+    Token ids are empty if the server does not report them.
 
     Raises `RemoteError` if the server aborted the reply, and `KeyError`, `TypeError` and other
     errors of Python if the data is not a chat completion.
@@ -377,10 +375,10 @@ def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tupl
     choice = data["choices"][0]
     message, ended = choice["message"], choice.get("finish_reason")
     if ended in _ABORTED:
-        raise RemoteError(f"the server ended its reply with the finish reason {ended!r}", 502)
+        raise RemoteError(f"the server aborted its reply with the finish reason {ended!r}", 502)
     content = message.get("content")
     if not isinstance(content, str | None):
-        raise TypeError(f"content is {type(content).__name__}")
+        raise TypeError(f"`content` is {type(content).__name__}, not a string")
     calls: list[ToolCall] = []
     for i, entry in enumerate(message.get("tool_calls") or ()):
         call = ToolCall.from_dict(entry)
@@ -400,7 +398,7 @@ def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tupl
 
 
 def _read_usage(usage: Any) -> Usage:
-    """Return the token counts that a server reports, even if they are floats such as 7.0."""
+    """Return the token counts that a server reports, converting floats such as 7.0."""
     counted = cast("JSON", usage) if isinstance(usage, dict) else {}
     counts = [counted.get(f"{kind}_tokens") for kind in ("prompt", "completion")]
     numbers = [int(n) for n in counts if isinstance(n, int | float) and n >= 0 and n % 1 == 0]
@@ -448,7 +446,7 @@ def add_delta(whole: JSON, delta: Mapping[str, Any]) -> None:
 
 
 def _extends(current: Any, entry: JSON) -> bool:
-    """Return True if a delta's list entry continues `current`: it has the same index and type.
+    """Return True if a streamed list entry continues `current`: it has the same index and type.
 
     Later pieces of an entry may leave out the type.
     """
@@ -484,9 +482,9 @@ def connect(
 
 
 class RemoteServers:
-    """Create clients of named servers: a new one per attempt, over shared connections.
+    """Factory of clients for named servers. The clients of a server share a connection.
 
-    It belongs to the event loop in which its clients are used; call `aclose` in that loop.
+    A factory belongs to the event loop in which its clients are used; call `aclose` in that loop.
     """
 
     def __init__(self, servers: Mapping[str, Endpoint], *, timeout: float = 600.0) -> None:

@@ -39,7 +39,7 @@ def draw(
     line_B: Tensor | None = None,
     threads: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw a token per row: token_B, logprob_B at the row's temperature, raw_logprob_B at 1.
+    """Draw a token per row; return it, its log-probability at the row's temperature, and that at 1.
 
     A temperature of 0 takes the most likely token, with its log-probability at temperature 1. None
     means 1 for every row; `top_p_B` of 1 and `top_k_B` of 0 exclude nothing. `line_B` is the line
@@ -83,7 +83,7 @@ def _draw_by_blocks(
     line_B: Tensor | None,
     threads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw one token per row from a large vocabulary: first its block, then the token in the
+    """Draw one token per row from a large vocabulary: first its block, then the token within the
     block."""
     step = _AT_ONCE if logits_LV.device.type == "cpu" else len(uniform_B)
 

@@ -38,7 +38,7 @@ _LINES, _SHOWN = 10, 200
 
 
 class ByteCodec:
-    """Codec that uses UTF-8 bytes as token ids, in place of a tokenizer. Token 256 ends a turn."""
+    """Codec that uses UTF-8 bytes as token ids instead of a tokenizer. Token 256 ends a turn."""
 
     end = 256
     eos_ids = frozenset({end})
@@ -59,7 +59,7 @@ class ByteCodec:
 
 
 class ScriptedClient:
-    """Chat client that plays a script. Tokens are bytes, each with log-probability 0."""
+    """Chat client that returns scripted replies. Tokens are bytes, each with log-probability 0."""
 
     codec = ByteCodec()
 
@@ -71,7 +71,7 @@ class ScriptedClient:
         name: str = "scripted",
         keep: int | None = None,
     ) -> None:
-        """Create a client that plays `script` from its start and keeps at most `keep` calls.
+        """Create a client that replays `script` from its start and keeps at most `keep` calls.
 
         The limit is for servers that run indefinitely.
         """
@@ -89,8 +89,8 @@ class ScriptedClient:
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Return the next scripted reply that fits the request. Raises `RemoteError` 404 if no line
-        fits.
+        """Return the next scripted reply that fits the request. Raises `RemoteError` 404 if there
+        is none.
 
         `seed` has no effect.
         """
@@ -142,7 +142,7 @@ class ScriptedClient:
         return call
 
     def _take_reply(self, messages: Sequence[Message], options: ChatOptions) -> ScriptedReply:
-        """Take the first unused script line that fits the text since the assistant's last turn."""
+        """Return the first unused reply that fits the text since the assistant's last turn."""
         new = [*takewhile(lambda message: message.role != "assistant", reversed(messages))]
         text = "\n".join(message.content or "" for message in reversed(new))
         tools = sorted(tool.name for tool in options.get("tools", ()))

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 
 class CacheRows:
-    """Track which slots read which of the KV cache rows 0..count-1."""
+    """Assignment of engine slots to KV cache rows 0..count-1, which several slots can share."""
 
     def __init__(self, count: int) -> None:
         self.row: list[int] = [-1] * count

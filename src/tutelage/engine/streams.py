@@ -28,7 +28,7 @@ Alternatives = tuple[tuple[int, float], ...]
 
 
 class Streams:
-    """Token streams of the slots: draw and record up to `length` tokens for each slot."""
+    """Draw and record up to `length` tokens for each engine slot."""
 
     def __init__(self, slots: int, length: int, device: torch.device, threads: int) -> None:
         self._device, self._length, self._threads = device, length, threads
@@ -82,9 +82,9 @@ class Streams:
     def draw(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
     ) -> tuple[Tensor, list[bool]]:
-        """Draw and record the next token of each slot from its line of the logits.
+        """Draw and record the next token of each slot from its row of the logits.
 
-        Returns the tokens, and for each of them whether it is the last one that its request allows.
+        Returns the tokens, and for each token True if its request does not allow another one.
         """
         bound = [i for i, s in enumerate(slots) if s in self._matchers] if self._matchers else []
         if not bound:
@@ -133,7 +133,7 @@ class Streams:
     def _draw(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
     ) -> tuple[Tensor, list[bool]]:
-        """Draw a token for each slot, either all with a grammar or all without one."""
+        """Draw a token for each slot. Either all slots have a grammar or none has."""
         at = self._tensor(slots)
         count = self._count[at]
         plain = bool(self._plain[at].all())
@@ -165,7 +165,7 @@ class Streams:
     def take(
         self, slot: int, reason: StopReason, version: int, spans: Sequence[tuple[int, int]]
     ) -> Sampled:
-        """Return a slot's finished sample; `spans` are those of its earlier policy versions."""
+        """Return a slot's finished sample. `spans` are the spans of earlier policy versions."""
         count = int(self._count[slot])
         drawn = (self._tokens, self._logp, self._raw)
         tokens, logp, raw = (tuple(each[slot, :count].tolist()) for each in drawn)

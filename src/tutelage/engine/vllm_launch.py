@@ -47,7 +47,7 @@ _UNLESS_SET = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of a vLLM server that the run launches itself."""
+    """Options of a vLLM server that is launched by the run."""
 
     model: str
     """A Hugging Face folder."""
@@ -80,7 +80,7 @@ class ServerOptions:
 
 
 class LocalServer:
-    """Run a vLLM server as a child process, at `url`, until `stop`."""
+    """vLLM server that runs as a child process, at `url`, until `stop` is called."""
 
     def __init__(
         self,
@@ -90,10 +90,10 @@ class LocalServer:
         note: Callable[[str], None] = lambda _: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Start the server with the interpreter `python` and return at once; its output goes to
-        `log`.
+        """Start the server with the interpreter `python` without waiting for it. Its output is
+        written to `log`.
 
-        Raises `ConfigError` if there is no such interpreter.
+        Raises `ConfigError` if the interpreter does not exist.
         """
         if not os.access(python, os.X_OK):
             raise ConfigError(
@@ -145,9 +145,9 @@ class LocalServer:
 
 
 def _watch(group: int) -> subprocess.Popen[bytes]:
-    """Start a watcher that ends the process group `group` when its own input is closed.
+    """Start a watchdog process that ends the process group `group` when its stdin is closed.
 
-    The input closes at the latest when this process dies. vLLM ignores SIGTERM while it loads its
+    The stdin closes at the latest when this process dies. vLLM ignores SIGTERM while it loads its
     model, and its engine outlives its server.
     """
     return subprocess.Popen(

@@ -55,7 +55,7 @@ class WeightTransfer:
     """
 
     def __init__(self, folder: Path, dtype: torch.dtype, base: str | None = None) -> None:
-        """Transfer weights through `folder`, emptied first, which servers read by the same path.
+        """Transfer weights through `folder`, which is emptied. Servers read it by the same path.
 
         Servers sample in `dtype`. With `base`, the model that the adapters belong to, only adapters
         are sent.
@@ -65,7 +65,7 @@ class WeightTransfer:
         self._newest = self._folder
 
     def open(self, client: VLLMClient, policy: Policy) -> None:
-        """Prepare a server for its first weight update. Raises `ConfigError` if it cannot take the
+        """Prepare a server for its first weight update. Raises `ConfigError` if it cannot load the
         weights."""
         if self.adapters:
             return
@@ -75,13 +75,13 @@ class WeightTransfer:
             client.post("/init_weight_transfer_engine", {"init_info": {"model": model}})
         except RemoteError as error:
             raise client.refusal(
-                f"it cannot take this model's weights: {error}. It has to serve the model that is "
-                f"""trained, with {str(PLUGIN)!r} on its PYTHONPATH and --weight-transfer-config """
+                f"the server cannot load this model's weights: {error}. Start it with the trained "
+                f"""model, with {str(PLUGIN)!r} on its PYTHONPATH and --weight-transfer-config """
                 f"""'{{"backend": "{BACKEND}"}}'; or send adapters: rollout.weight_transfer=lora"""
             ) from error
 
     def write(self, policy: Policy, version: int) -> None:
-        """Write the policy's weights into the transfer folder. From now on `send` sends these."""
+        """Write the policy's weights into the transfer folder, for the next calls of `send`."""
         # Use another path for each version: vLLM reuses keys and values by path.
         shutil.rmtree(self._folder, ignore_errors=True)
         target = self._folder / f"version_{version:06d}"
@@ -95,13 +95,13 @@ class WeightTransfer:
 
             if not save_adapter(policy, target, base=self._base):
                 raise ConfigError(
-                    "rollout.weight_transfer=lora needs a policy with adapters, this one has none: "
+                    "rollout.weight_transfer=lora needs a policy with adapters, but it has none: "
                     "set model.lora.rank, or use rollout.weight_transfer=file"
                 )
         self._newest = target
 
     def send(self, client: VLLMClient, label: str) -> None:
-        """Load the written weights into a server under the name `label`. Raises `EngineError`.
+        """Load the written weights into a server as version `label`. Raises `EngineError`.
 
         Running requests pause and continue with the new weights; after an error they are aborted.
         """
@@ -170,8 +170,8 @@ class WeightProbe:
 
         `last` are the scores that the previous check returned.
 
-        Raises `SyncError` above the bounds, or if the server stayed the same while the trainer
-        moved, and `ConfigError` if it reports log-probabilities before the temperature.
+        Raises `SyncError` above the bounds, or if the server did not change while the trainer did,
+        and `ConfigError` if the server reports log-probabilities without the temperature.
         """
         sampling = {"temperature": _COOL, "max_tokens": 1, "seed": 0, "logprobs": 0}
         body: JSON = {
@@ -221,7 +221,7 @@ class WeightProbe:
         )
         if cool > self.bound and plain <= self.bound:
             raise client.refusal(
-                "it reports log-probabilities before the temperature; start it with "
+                "the server reports log-probabilities without the temperature; start it with "
                 "--logprobs-mode processed_logprobs"
             )
         return max(worst, cool), scores

@@ -42,7 +42,7 @@ _MARK, _PROBE = "\u00a7", "zq_probe"
 
 @dataclass(frozen=True, slots=True)
 class _ParsedTurn:
-    """The message parsed from a sampled turn, and the errors of malformed tool calls in it."""
+    """Message parsed from a sampled turn, and the errors of its malformed tool calls."""
 
     message: Message
     errors: tuple[str, ...]
@@ -113,7 +113,7 @@ class Codec:
 
     @cached_property
     def think_tags(self) -> ThinkTags:
-        """Return the delimiters of the model's thinking."""
+        """Return the tags that delimit the model's thinking."""
         thoughts = self.thoughts
         return ThinkTags(thoughts.begun, thoughts.known, thoughts.opening, thoughts.closing)
 
@@ -205,8 +205,7 @@ class Codec:
     def shared_length(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], ids: Sequence[int]
     ) -> int:
-        """Return the length of the prompt prefix that holds only the system prompt and the
-        tools."""
+        """Return the length of the prompt prefix that contains only the system prompt and tools."""
         system = [*takewhile(lambda m: m.role == "system", messages)]
         # Two prompts with questions that begin with different tokens.
         first, second = (self.render([*system, Message("user", x)], tools) for x in ("x", "?"))
@@ -234,7 +233,7 @@ class Codec:
         return None if text is None else tuple(self._encode_broken(text, breaker, limit))
 
     def _render_frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
-        """Return the rendered text around the contents of tool results, and cache it.
+        """Render the text around the contents of tool results, with a cache.
 
         Returns None if the template changes contents.
         """
@@ -263,7 +262,7 @@ class Codec:
     def choose_thinking(
         self, history: Literal["keep", "drop"] | None, max_tokens: int | None
     ) -> None:
-        """Set whether earlier thoughts stay in prompts, and the token limit of a thought."""
+        """Set whether prompts include earlier thoughts, and the maximum tokens of a thought."""
         self._prompts, self._frames = {}, {}
         self.thoughts.choose(history, max_tokens)
 

@@ -73,11 +73,11 @@ class ConstrainedSpan:
 
 
 class Grammar:
-    """A compiled grammar for constrained replies; `start` returns a copy that follows one reply,
+    """A compiled grammar for constrained replies. `start` returns a copy that matches one reply,
     token by token."""
 
     def __init__(self, text: str, tokenizer: LLTokenizer, field: str) -> None:
-        """Compile a grammar. Raises `ConstraintError` with the request's `field` on errors."""
+        """Compile a grammar. Raises `ConstraintError` with `field` if the grammar is invalid."""
         from llguidance import LLMatcher
 
         self.text = text
@@ -91,13 +91,13 @@ class Grammar:
             )
 
     def after(self, ids: Sequence[int]) -> Grammar | None:
-        """Return the grammar of what may follow a reply's first tokens, or None if those are
+        """Return the grammar for the rest of a reply that begins with `ids`, or None if the ids are
         invalid."""
         rest = self.start()
         return rest if rest._matcher.consume_tokens(list(ids)) else None
 
     def start(self) -> Self:
-        """Return a copy that follows a reply from its beginning."""
+        """Return a copy that matches one reply from its first token."""
         rest = copy(self)
         rest._matcher = self._matcher.deep_copy()
         return rest
@@ -131,7 +131,7 @@ class GrammarMaker:
         self._cache: dict[str, Grammar | None] = {}
 
     def make(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
-        """Build the grammar for a reply, or return None if nothing is constrained.
+        """Build the grammar for a reply, or return None if it is unconstrained.
 
         Raises `ConstraintError` for an unknown tool, a required call without tools, and schemas
         that cannot be satisfied or are not supported.
@@ -210,7 +210,7 @@ class GrammarMaker:
         return rules
 
     def _text_rules(self) -> list[str]:
-        """Return the grammar rules for text without calls, and for the thought before a call."""
+        """Return the grammar rules for text without calls and for the thought before a call."""
         rules = [_text_without("TEXT", "<tool_call>")]
         if "</think>" in self._added_tokens():
             rules.append(_text_without("THOUGHT", "</think>"))
@@ -262,7 +262,7 @@ class GrammarMaker:
 
     @cached_property
     def _ll_tokenizer(self) -> LLTokenizer:
-        """Convert the tokenizer to llguidance's format and cache it: this takes up to a second.
+        """Tokenizer in llguidance's format, cached because the conversion takes up to a second.
 
         Where only one text can follow, the library encodes it, and would turn the text of a special
         token into that token. So special tokens are renamed to strings that do not occur in texts.

@@ -26,7 +26,7 @@ _EXPERTS = re.compile(r'"(?:moe_)?(?:n|num)_(?:routed_|local_)?experts": (?:[2-9
 
 
 class HFNetwork:
-    """Network that wraps a `transformers` causal language model."""
+    """Wrapper of a `transformers` causal language model."""
 
     large = False
     """False for any size: rows are padded and share no computation."""
@@ -70,13 +70,13 @@ class HFNetwork:
         return self.model.base_model
 
     def headless(self) -> HFNetwork:
-        """Return a value model's network: the same tensors without the output head."""
+        """Return a network for a value model, with the same tensors but without the output head."""
         network = HFNetwork.__new__(HFNetwork)
         network.model, network.device = self.body(), self.device
         return network
 
     def recompute(self) -> None:
-        """Enable activation checkpointing, which saves memory and takes more time."""
+        """Enable activation checkpointing, which trades compute for memory."""
         self.model.gradient_checkpointing_enable({"use_reentrant": False})
         for module in self.model.modules():
             if getattr(module, "gradient_checkpointing", False):
@@ -101,7 +101,7 @@ class HFNetwork:
         return ((n, p) for n, p in module.named_parameters() if p.requires_grad)
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the weights by their Hugging Face names, including tied tensors only once."""
+        """Yield the weights by their Hugging Face names, each tied tensor only once."""
         seen: set[int] = set()
         for name, tensor in self.model.state_dict().items():
             if tensor.data_ptr() not in seen:

@@ -94,7 +94,7 @@ class _LoraNetwork(FusedNetwork):
     def __init__(
         self, base: DecoderWeights, adapters: Mapping[str, Tensor], lora: LoraConfig
     ) -> None:
-        """Create a network from a frozen base, which is shared, and adapters.
+        """Create a network from a frozen base, whose tensors are shared, and adapters.
 
         `adapters` are named like `layers.0.q_proj.lora_A`.
         """
@@ -116,7 +116,7 @@ class _LoraNetwork(FusedNetwork):
 
     @staticmethod
     def fresh(network: FusedNetwork, lora: LoraConfig, seed: int) -> _LoraNetwork:
-        """Add new adapters to a network, whose tensors are frozen and shared."""
+        """Add new adapters to a network. The tensors of the network are frozen and shared."""
         targets = lora.target_modules or MODULES
         unknown = [name for name in targets if name not in MODULES]
         if unknown:
@@ -164,7 +164,7 @@ class _LoraNetwork(FusedNetwork):
         return network
 
     def to(self, *args: Any, **kwargs: Any) -> _LoraNetwork:
-        """Move base and adapters to another device, and merge them there."""
+        """Move the base and the adapters to another device, and merge them there."""
         super().to(*args, **kwargs)
         with torch.no_grad():
             self._merged = super().weights
@@ -172,7 +172,7 @@ class _LoraNetwork(FusedNetwork):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Merge the adapters into the weights in place, for the engine that samples from these."""
+        """Merge the adapters in place into the weights that the engine samples from."""
         for layer, block in zip(
             self._merged.layers, cast("list[Block]", list(self.layers)), strict=True
         ):
@@ -191,7 +191,7 @@ class _PeftNetwork(HFNetwork):
 
     @staticmethod
     def fresh(network: HFNetwork, lora: LoraConfig, seed: int) -> _PeftNetwork:
-        """Add new adapters to a network, whose tensors are frozen."""
+        """Add new adapters to a network. The tensors of the network are frozen."""
         import peft
 
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():

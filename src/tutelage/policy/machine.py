@@ -47,7 +47,7 @@ SMALL_MODEL = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class ComputeSettings:
-    """Device, number formats and threads of a run, and the reason as text."""
+    """Device, dtypes and thread counts of a run, and the reason for this choice."""
 
     device: torch.device
     numerics: Numerics
@@ -60,7 +60,7 @@ class ComputeSettings:
 
 
 def machine_facts() -> Machine:
-    """Return the machine's hardware facts, for validating configurations."""
+    """Detect the hardware of this machine, to validate configurations."""
     memory = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.is_file() and (text := limit.read_text().strip()).isdecimal():
@@ -87,7 +87,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def this_platform() -> Support:
-    """Return the features supported on this platform, and its accelerator."""
+    """Return the supported features of this platform and its accelerator."""
     accelerator: Accelerator = "none"
     if torch.cuda.is_available():
         accelerator = "rocm" if torch.version.hip else "cuda"
@@ -102,9 +102,9 @@ def _count_cores() -> int:
 
 
 def thread_settings(key: int | None = None, *, large: bool = False) -> tuple[int, int, str]:
-    """Choose the number of threads and of engine shards, and return the source of the choice.
+    """Choose the numbers of threads and of engine shards; return both and the reason.
 
-    The source is `trainer.threads` (`key`), the environment, the size of the model or the machine.
+    The reason is `trainer.threads` (`key`), the environment, the size of the model or the machine.
     A `large` model uses its threads within an operation. Their number changes the order of sums and
     so the result, so it is 1 unless configured, whatever the number of cores; two shards, each on a
     thread of its own, use two cores.
@@ -119,7 +119,7 @@ def thread_settings(key: int | None = None, *, large: bool = False) -> tuple[int
 
 
 def sampling_device(wanted: str = "auto") -> torch.device:
-    """Return the sampling device: this process's GPU, or the CPU without one or if `wanted` is
+    """Return the sampling device: this process's GPU, or the CPU if there is no GPU or `name` is
     "cpu".
 
     The GPU's index is the local rank from a launcher such as torchrun, else 0. Raises `ConfigError`
@@ -143,7 +143,7 @@ def has_bfloat16() -> bool:
 
 
 def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> ComputeSettings:
-    """Choose device, number formats and threads for a policy of this size.
+    """Choose device, dtypes and thread counts for a policy of this size.
 
     `sharded` is True if the engine can compute a batch in parts."""
     wanted, large = config.trainer.device, parameters >= SMALL_MODEL
@@ -217,7 +217,7 @@ def parallel_map(work: Callable[[Item], Out], items: Sequence[Item], threads: in
 
 @functools.cache
 def _thread_pool(threads: int) -> ThreadPoolExecutor:
-    """Return the process's thread pool, which is reused because each thread has a memory arena."""
+    """Return the thread pool of this process, cached because each thread has a memory arena."""
     return ThreadPoolExecutor(threads, "tutelage-shard", lambda: torch.set_num_threads(1))
 
 

@@ -31,7 +31,7 @@ _ALLOWED = frozenset({"<tool_call>", "</tool_call>", "<think>", "</think>", "<|p
 
 
 class SpecialTokens:
-    """Escaping of one tokenizer's special tokens in message contents.
+    """Escape the special tokens of a tokenizer in message contents.
 
     Messages and tools have the form that templates receive: nested mappings and lists.
     """
@@ -49,7 +49,7 @@ class SpecialTokens:
         self._pattern, self._foreign = _start_pattern(names), _start_pattern(names - _ALLOWED)
 
     def breaker(self, forms: Iterable[JSON]) -> str | None:
-        """Return an unused character for escaping special tokens, or None if no content has one."""
+        """Return an unused character to escape special tokens, or None if no content has any."""
         records = list(forms)
         untrusted = [form for form in records if form.get("role") not in _TRUSTED]
         if self.escape(untrusted, _BREAKS[0]) == untrusted:
@@ -83,6 +83,6 @@ class SpecialTokens:
 
 
 def _start_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
-    """Return a pattern for the first characters of special tokens, even overlapping ones."""
+    """Return a pattern for the first characters of special tokens, which may overlap."""
     alternatives = "|".join(re.escape(t) for t in sorted(tokens))
     return re.compile(f"(?=(?:{alternatives}))(.)", re.DOTALL) if alternatives else None

@@ -52,7 +52,7 @@ class TokenScores:
     """Exact KL from the reference at each trained token, if its log-probabilities were given."""
 
     def detached(self) -> TokenScores:
-        """Return the scores without gradients and exact KL."""
+        """Return the scores without gradients and without the exact KL."""
         return TokenScores(
             self.logp_K.detach(), self.entropy_K.detach(), self.rows_K, self.columns_K
         )
@@ -60,8 +60,8 @@ class TokenScores:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Options of scoring: temperature, activation dtype, whether the entropy has a gradient,
-    reference log-probabilities for the exact KL, and the tokens allowed by grammars."""
+    """Options of token scoring: temperature, activation dtype, entropy gradient, reference
+    log-probabilities for the exact KL, and the tokens allowed by grammars."""
 
     temperature: float = 1.0
     dtype: torch.dtype = torch.float32
@@ -132,7 +132,7 @@ class FusedNetwork(nn.Module):
 
     @property
     def weights(self) -> DecoderWeights:
-        """Return the tensors in the kernels' form, from which the engine samples."""
+        """Return the tensors in the form that the kernels use, for sampling."""
         layers = [block.tensors() for block in cast("list[Block]", list(self.layers))]
         return DecoderWeights(
             self.shape, self.embed, layers, self.norm, self._output, self.inv_freq, self.rope_scale
@@ -163,7 +163,7 @@ class FusedNetwork(nn.Module):
         return self.weights.named()
 
     def recompute(self) -> None:
-        """Enable activation checkpointing, which saves memory and takes more time."""
+        """Enable activation checkpointing, which trades compute for memory."""
         self.checkpoints_blocks = True
 
     def merge(self) -> None:
@@ -182,8 +182,8 @@ class FusedNetwork(nn.Module):
         return ((n, t) for n, t in self.named() if n != "head")
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the current weights by their Hugging Face names. They are not copied, so they are
-        valid until the next update."""
+        """Yield the current weights by their Hugging Face names. The tensors are views, so they
+        are valid until the next update."""
         self.merge()
         return self.weights.hf_tensors()
 
@@ -225,7 +225,7 @@ class FusedNetwork(nn.Module):
 
 
 def _parameter(tensor: Tensor) -> nn.Parameter:
-    """Convert a tensor to a parameter, unless it is one."""
+    """Convert a tensor to a parameter if it is not one already."""
     return tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
 
 

@@ -59,7 +59,7 @@ _Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(slots=True)
 class _Prefix:
-    """Keys and values [kv, P, D] of a prefix for every block, cached up to `size` tokens."""
+    """Keys and values [kv, P, D] of a prompt prefix per block, cached up to `size` tokens."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -82,7 +82,7 @@ class _Block:
 
 
 class PackedDecoder:
-    """CPU decoder for a large policy, with a KV cache in rows.
+    """CPU decoder for large policies, with a KV cache in rows.
 
     In float32 it computes with the policy's own tensors, otherwise with copies.
     """
@@ -152,7 +152,7 @@ class PackedDecoder:
 
     @torch.inference_mode()
     def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
-        """Attach a shared prefix to a row and return the number of prefix tokens in it: all or 0.
+        """Attach a cached prefix to a row and return the number of its tokens: all of `ids`, or 0.
 
         If `compute` is True, a call computes one chunk of a long prefix; returns None while the
         prefix is incomplete.

