@@ -100,7 +100,7 @@ class ChatSession:
         last_id = len(self.codec.tokenizer) - 1
         if raw is not None and (not raw or max(raw) > last_id):
             raise DataError(f"a prompt needs at least one token id, and ids of at most {last_id}")
-        prompt, lane = self._prompt(history, turns, tools) if raw is None else (raw, self._lane())
+        prompt, lane = self._render(history, turns, tools) if raw is None else (raw, self._lane())
         if on_prompt is not None:
             on_prompt(len(prompt))
         # The conversation whose cache the engine keeps: the agent's main or a parallel one.
@@ -163,7 +163,7 @@ class ChatSession:
         for session in self._sessions:
             self._engine.release(session)
 
-    def _prompt(
+    def _render(
         self, history: _History, turns: tuple[Message, ...], tools: tuple[ToolSpec, ...]
     ) -> tuple[tuple[int, ...], _Lane]:
         """Return a request's prompt token ids and the lane to sample in.
@@ -171,7 +171,7 @@ class ChatSession:
         If `turns` continue a recorded call, the ids are those of the call plus those of the new
         observations.
         """
-        values = history.find(turns, tools, equal=self.codec.thoughts.keeps)
+        values = history.find(turns, tools, allow_equal=self.codec.thoughts.keeps)
         if values is not None:
             recorded, count = values
             call, closing = recorded.call, self.codec.thoughts.closing
@@ -187,13 +187,13 @@ class ChatSession:
         history.shared = self.codec.shared_length(turns, tools, ids)
         return ids, self._lane()
 
-    def _lane(self, continued: int | None = None) -> _Lane:
+    def _lane(self, number: int | None = None) -> _Lane:
         """Return the lane for a call: that of the current task or of the continued call, an unused
         lane, or a new one."""
         idle = [lane for lane in self._lanes if not lane.busy]
         task = asyncio.current_task()
         own = (lane for lane in idle if lane.task is task)
-        continuing = (lane for lane in idle if lane.number == continued)
+        continuing = (lane for lane in idle if lane.number == number)
         unused = (lane for lane in idle if lane.task is None)
         for lane in (*own, *continuing, *unused):
             return lane
@@ -236,7 +236,7 @@ class _History:
             self._by_calls[_call_ids(reply)] = recorded
 
     def find(
-        self, turns: Sequence[Message], tools: Sequence[ToolSpec], *, equal: bool = False
+        self, turns: Sequence[Message], tools: Sequence[ToolSpec], *, allow_equal: bool = False
     ) -> tuple[_RecordedCall, int] | None:
         """Find the latest recorded call that a conversation continues; return the call and the
         number of messages that it covers.
@@ -251,7 +251,7 @@ class _History:
                 recorded = self._by_object.get(id(turn))
                 if recorded is None and turn.tool_calls:
                     recorded = self._by_calls.get(_call_ids(turn))
-            if recorded is None and equal and at in self._lengths:
+            if recorded is None and allow_equal and at in self._lengths:
                 recorded = self._by_messages.get(tuple(turns[: at + 1]))
             if recorded is None:
                 continue
@@ -259,7 +259,7 @@ class _History:
                 recorded.ended
                 and recorded.call.tools == tuple(tools)
                 and len(recorded.call.messages) == at
-                and all(map(_is_same, recorded.call.messages, turns))
+                and all(map(_messages_match, recorded.call.messages, turns))
             )
             return (recorded, at + 1) if is_continued else None
         return None
@@ -269,7 +269,7 @@ def _call_ids(turn: Message) -> frozenset[str]:
     return frozenset(call.id for call in turn.tool_calls)
 
 
-def _is_same(recorded: Message, incoming: Message) -> bool:
+def _messages_match(recorded: Message, incoming: Message) -> bool:
     """Return True if an incoming message matches a recorded one (see the module docstring)."""
     if recorded == incoming:
         return True
