@@ -54,8 +54,8 @@ class Endpoint:
     def to_public_dict(self) -> dict[str, str]:
         """Return the URL and the model as a dictionary without secrets."""
         parts = urlsplit(self.base_url)
-        place = parts.netloc.rpartition("@")[2]
-        url = urlunsplit(parts._replace(netloc=place, query="", fragment=""))
+        netloc = parts.netloc.rpartition("@")[2]
+        url = urlunsplit(parts._replace(netloc=netloc, query="", fragment=""))
         return {"base_url": url, "model": self.model}
 
 
@@ -103,8 +103,8 @@ def token_bound(text: str) -> int:
     return len(text.encode())
 
 
-def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
-    """Return the models that a server lists, waiting at most `seconds` for its response.
+def served_models(server: Endpoint, timeout: float = 120.0) -> tuple[str, ...]:
+    """Return the models that a server lists, waiting at most `timeout` seconds for its response.
 
     The result is empty if the server lists no models. Raises `ConfigError` if the server does not
     respond, if it rejects the key, or if its API is only at /v1 below the URL.
@@ -114,16 +114,16 @@ def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
     with openai.OpenAI(
         api_key=server.api_key or NO_KEY,
         base_url=server.base_url,
-        timeout=openai.Timeout(seconds, connect=min(10.0, seconds)),
+        timeout=openai.Timeout(timeout, connect=min(10.0, timeout)),
         max_retries=0,
         http_client=openai.DefaultHttpxClient(mounts=DIRECT),
     ) as api:
         for path in ("/models", "/v1/models"):
             try:
-                answer: Any = api.get(path, cast_to=object, options=key_options(server.api_key))
+                reply: Any = api.get(path, cast_to=object, options=key_options(server.api_key))
                 # The package returns a string if the content type is not JSON.
-                answer = json.loads(answer) if isinstance(answer, str) else answer
-                listed = tuple(str(model["id"]) for model in answer["data"])
+                reply = json.loads(reply) if isinstance(reply, str) else reply
+                models = tuple(str(model["id"]) for model in reply["data"])
             except (KeyError, TypeError, ValueError):
                 return ()
             except openai.APIStatusError as error:
@@ -138,13 +138,13 @@ def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
             except openai.APIConnectionError as error:
                 cause = type(error.__cause__ or error).__name__
                 raise ConfigError(
-                    f"no answer from {server.base_url!r} within {seconds:g} seconds ({cause}: "
+                    f"no answer from {server.base_url!r} within {timeout:g} seconds ({cause}: "
                     f"{error.__cause__ or error}); start the server, check whether it hangs, or "
                     "pass the URL of a running one, including /v1"
                 ) from error
             else:
                 if path == "/models":
-                    return listed
+                    return models
                 raise ConfigError(
                     f"{server.base_url!r} is not the base URL of the server's API; add /v1: "
                     f"{server.base_url}/v1"
@@ -179,9 +179,9 @@ def check_url(url: str) -> str:
             "includes /v1, such as http://localhost:11434/v1"
         )
     if "@" in parts.netloc or parts.query or "#" in url:
-        what = "fragment" if "#" in url else "secret or a query"
+        part = "fragment" if "#" in url else "secret or a query"
         raise ConfigError(
-            f"the base URL at {parts.hostname!r} contains a {what}, which would appear in errors "
+            f"the base URL at {parts.hostname!r} contains a {part}, which would appear in errors "
             "and records; remove it, and set a key as OPENAI_API_KEY"
         )
     for path in _PATHS:

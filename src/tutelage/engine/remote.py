@@ -145,13 +145,13 @@ class RemoteChatClient:
         body = request_body(messages, options) | {"model": self._model}
         if self._token_ids:
             body |= {"return_token_ids": True, "logprobs": True}
-        started, begun = time.time(), time.perf_counter()
+        started, clock = time.time(), time.perf_counter()
         completion = await self._send(replace_surrogates(body), on_text, on_fields)
         try:
             reply, sampled, prompt = read_completion(completion, seeds)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            what = f"an invalid chat completion ({error!r})"
-            raise self._malformed_reply(what, completion) from error
+            reason = f"an invalid chat completion ({error!r})"
+            raise self._malformed_reply(reason, completion) from error
         call = Call(
             id=seeds.id("call"),
             index=index,
@@ -160,7 +160,7 @@ class RemoteChatClient:
             sampled=sampled,
             reply=reply,
             started=started,
-            seconds=time.perf_counter() - begun,
+            seconds=time.perf_counter() - clock,
             policy=None,
             thought=split_thought(reply.content or "")[0],
             model=self._model,
@@ -189,15 +189,15 @@ class RemoteChatClient:
             sent = fields.translate(body)
             try:
                 if on_text is None:
-                    answer = await self._post(sent)
+                    reply = await self._post(sent)
                 else:
-                    answer = await self._stream(sent, on_text, on_fields)
-                if not isinstance(answer, dict):
-                    what = f"{type(answer).__name__} instead of an object"
-                    raise self._malformed_reply(what, answer)
-                completion = cast("JSON", answer)
+                    reply = await self._stream(sent, on_text, on_fields)
+                if not isinstance(reply, dict):
+                    reason = f"{type(reply).__name__} instead of an object"
+                    raise self._malformed_reply(reason, reply)
+                completion = cast("JSON", reply)
                 if completion.get("error"):
-                    raise _refusal(self._server, completion["error"])
+                    raise _to_error(self._server, completion["error"])
             except RemoteError as error:
                 adapted = fields.adapt(error, sent)
                 if adapted is None:
@@ -212,11 +212,11 @@ class RemoteChatClient:
         if self._api is None:
             self._api = connect(self._base_url, self._key, self._timeout, self._attempts)
         try:
-            answer: Any = await self._api.post(
+            reply: Any = await self._api.post(
                 _PATH, body=body, cast_to=object, options=key_options(self._key), **stream
             )
             # The package returns a string if the content type is not JSON.
-            return replace_surrogates(json.loads(answer) if isinstance(answer, str) else answer)
+            return replace_surrogates(json.loads(reply) if isinstance(reply, str) else reply)
         except Exception as error:
             raise self._engine_error(error) from error
 
@@ -253,19 +253,19 @@ class RemoteChatClient:
 
     # ------------------------------------------------------------ errors
 
-    def _malformed_reply(self, what: str, answer: Any) -> MalformedReplyError:
+    def _malformed_reply(self, reason: str, reply: Any) -> MalformedReplyError:
         """Return the error for a 200 response that is not a completion, quoting its beginning."""
-        text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-        return MalformedReplyError(f"{self._server} answered 200 with {what}: {text[:_SHOWN]!r}")
+        text = reply if isinstance(reply, str) else json.dumps(reply, ensure_ascii=False)
+        return MalformedReplyError(f"{self._server} answered 200 with {reason}: {text[:_SHOWN]!r}")
 
     def _engine_error(self, error: Exception) -> EngineError:
         """Convert an error of the openai package or of httpx to an `EngineError`."""
         import openai
 
         if isinstance(error, openai.APIStatusError):
-            return _refusal(self._server, error.body, error.response)
+            return _to_error(self._server, error.body, error.response)
         if isinstance(error, openai.APIError) and not isinstance(error, openai.APIConnectionError):
-            return _refusal(self._server, error.body)  # reported in a stream
+            return _to_error(self._server, error.body)  # reported in a stream
         if isinstance(error, ValueError):
             return self._malformed_reply(f"invalid JSON ({error})", getattr(error, "doc", ""))
         cause = error.__cause__ or error
@@ -279,7 +279,7 @@ class RemoteChatClient:
         return UnreachableError(f"incomplete reply from {self._server}: {name}: {cause}")
 
 
-def _refusal(server: str, body: object, response: Any = None) -> EngineError:
+def _to_error(server: str, body: object, response: Any = None) -> EngineError:
     """Convert an error response of a server, which may have status 200, to an exception."""
     error = cast("JSON", body) if isinstance(body, dict) else {}
     message = replace_surrogates(str(error.get("message") or body or ""))
@@ -291,7 +291,7 @@ def _refusal(server: str, body: object, response: Any = None) -> EngineError:
     if response is not None:
         status = int(response.status_code)
     refused = RemoteError(f"{server} answered {status}: {message[:500]}", status)
-    refused.param, refused.code = _read_word(error.get("param")), _read_word(code)
+    refused.param, refused.code = _read_text(error.get("param")), _read_text(code)
     if response is not None:
         refused.retry_after = _retry_after(response.headers)
         retried = response.request.headers.get("x-stainless-retry-count", "0") != "0"
@@ -299,7 +299,7 @@ def _refusal(server: str, body: object, response: Any = None) -> EngineError:
     return refused
 
 
-def _read_word(value: Any) -> str | None:
+def _read_text(value: Any) -> str | None:
     """Return an error field if it is a non-numeric string, otherwise None."""
     return value if isinstance(value, str) and value and not value.isdecimal() else None
 
@@ -418,34 +418,34 @@ def add_chunk(completion: JSON, chunk: JSON) -> JSON:
     return {}
 
 
-def add_delta(whole: JSON, delta: Mapping[str, Any]) -> None:
-    """Merge a streamed delta into `whole`.
+def add_delta(target: JSON, delta: Mapping[str, Any]) -> None:
+    """Merge a streamed delta into `target`.
 
     Texts and lists grow; objects are merged, and so are list entries with an `index`, such as tool
     calls.
     """
     for name, value in delta.items():
-        current = whole.get(name)
+        current = target.get(name)
         if isinstance(value, dict):
-            whole[name] = current if isinstance(current, dict) else {}
-            add_delta(whole[name], cast("JSON", value))
+            target[name] = current if isinstance(current, dict) else {}
+            add_delta(target[name], cast("JSON", value))
         elif isinstance(value, list):
             entries: list[Any] = current or []
-            whole[name] = entries
+            target[name] = entries
             for entry in cast("list[Any]", value):
                 numbered = isinstance(entry, dict) and "index" in entry
-                match = next((e for e in entries if _extends(e, entry)), None) if numbered else None
+                match = next((e for e in entries if _matches(e, entry)), None) if numbered else None
                 if match is None:
                     entries.append(deepcopy(entry))
                 else:
                     add_delta(match, entry)
         elif isinstance(value, str) and isinstance(current, str) and name not in _WHOLE:
-            whole[name] = current + value
+            target[name] = current + value
         elif value is not None:
-            whole[name] = value
+            target[name] = value
 
 
-def _extends(current: Any, entry: JSON) -> bool:
+def _matches(current: Any, entry: JSON) -> bool:
     """Return True if a streamed list entry continues `current`: it has the same index and type.
 
     Later pieces of an entry may leave out the type.
@@ -497,9 +497,9 @@ class RemoteServers:
     def __call__(self, name: str, seeds: SeedTree) -> RemoteChatClient:
         """Create a client of the server `name`."""
         server = self._servers[name]
-        place = server.base_url, server.api_key
-        if place not in self._apis:
-            self._apis[place] = connect(*place, self._timeout)
+        key = server.base_url, server.api_key
+        if key not in self._apis:
+            self._apis[key] = connect(*key, self._timeout)
         return RemoteChatClient(
             server.base_url,
             server.api_key,
@@ -509,7 +509,7 @@ class RemoteServers:
             token_ids=server.token_ids,
             timeout=self._timeout,
             fields=self._fields[server.base_url, server.model],
-            api=self._apis[place],
+            api=self._apis[key],
         )
 
     async def aclose(self) -> None:

@@ -61,10 +61,10 @@ class ScriptedReply:
 
     def text(self) -> str:
         """Return the reply in the Hermes format, as a model would write it."""
-        named = [(orjson.dumps(name).decode(), arguments) for name, arguments in self.tool_calls]
+        pairs = [(orjson.dumps(name).decode(), arguments) for name, arguments in self.tool_calls]
         calls = "".join(
             f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
-            for name, arguments in named
+            for name, arguments in pairs
         )
         return (self.content or "") + calls
 

@@ -148,8 +148,8 @@ class ScriptedClient:
         tools = sorted(tool.name for tool in options.get("tools", ()))
         constraint = options.get("constraint") or Constraint()
         lines = self._script.replies
-        fitting = [i for i, line in enumerate(lines) if line.fits(text, tools, constraint)]
-        if not fitting:
+        matches = [i for i, line in enumerate(lines) if line.fits(text, tools, constraint)]
+        if not matches:
             raise RemoteError(
                 f"no reply in {self._script.source} matches the request, which has tool_choice="
                 f"{constraint.tool_choice!r}, parallel_tool_calls={constraint.parallel_tool_calls}"
@@ -157,11 +157,11 @@ class ScriptedClient:
                 f"has {', '.join(line.to_short_json() for line in lines[:_LINES])}",
                 404,
             )
-        if self._used.issuperset(fitting):
+        if self._used.issuperset(matches):
             self._used.clear()
-        taken = next(i for i in fitting if i not in self._used)
-        self._used.add(taken)
-        return lines[taken]
+        index = next(i for i in matches if i not in self._used)
+        self._used.add(index)
+        return lines[index]
 
 
 async def scripted_text(reply: ScriptedReply) -> str:

@@ -59,7 +59,7 @@ class Slots:
         self.all[slot].session = None
         return slot if self.all[slot].handle is None else None
 
-    def place(self, request: Request, handle: int, now: int) -> int | None:
+    def place(self, request: Request, handle: int, step: int) -> int | None:
         """Return the slot for a request: its conversation's slot, a free slot or an idle slot.
 
         Returns None while no slot is available, or while the previous turn of the conversation
@@ -83,7 +83,7 @@ class Slots:
             self.clear(min(idle)[1])
         slot = heapq.heappop(self._free) if slot is None else slot
         state = self.all[slot]
-        state.handle, state.request, state.used = handle, request, now
+        state.handle, state.request, state.used = handle, request, step
         state.session, state.spans = session, []
         if session is not None:
             self._by_session[session] = slot

@@ -48,11 +48,11 @@ def truncate_spans(sampled: Sampled, count: int) -> Spans | None:
     return merge_spans((version, min(end, count)) for version, end in version_spans(sampled))
 
 
-def join_spans(first: Sampled, forced: int, rest: Sampled) -> Spans | None:
+def join_spans(first: Sampled, num_forced: int, rest: Sampled) -> Spans | None:
     """Join the version spans of two replies with `num_forced` unsampled tokens between them.
 
     The forced tokens count as part of the first reply.
     """
-    spans, start = version_spans(first), len(first.token_ids) + forced
+    spans, start = version_spans(first), len(first.token_ids) + num_forced
     before = (*spans[:-1], (spans[-1][0], start))
     return merge_spans([*before, *((version, start + end) for version, end in version_spans(rest))])

@@ -86,8 +86,8 @@ class VLLMEngine:
         and `resume_hint` returns advice on continuing the run once servers respond again. Raises
         `ConfigError` if a server cannot be used, `EngineError` if no server responds.
         """
-        place = run.resolve()
-        self._run = f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
+        folder = run.resolve()
+        self._run = f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
         self._policy, self._transfer, self._dtype = policy, transfer, dtype
         self._patience, self._note, self._hint = patience, note, resume_hint
         self._eos = sorted(policy.codec.eos_ids)
@@ -206,7 +206,7 @@ class VLLMEngine:
 
     # ------------------------------------------------------------ replies
 
-    def _read_reply(self, server: _Server, data: JSON, started: int) -> Sampled:
+    def _read_reply(self, server: _Server, data: JSON, min_version: int) -> Sampled:
         """Return the sampled tokens of a server's reply. Raises `EngineError` if other weights than
         this run's sampled them."""
         url = server.client.url
@@ -229,12 +229,12 @@ class VLLMEngine:
         for label, _ in spans:
             run, _, number = label.rpartition(":")
             if run != self._run or not (
-                number.isdecimal() and started <= int(number) <= self.version
+                number.isdecimal() and min_version <= int(number) <= self.version
             ):
                 error = EngineError(
                     f"the vLLM server {url!r} sampled from the weights {label!r}, but this run's "
-                    f"are {self._run}:{started} to {self.version}: another run updated the server, "
-                    "or it was restarted; the reply is discarded"
+                    f"are {self._run}:{min_version} to {self.version}: another run updated the "
+                    "server, or it was restarted; the reply is discarded"
                 )
                 self._exclude(server, error)
                 raise error
@@ -260,10 +260,10 @@ class VLLMEngine:
 
         Raises `ServersLostError` after `patience` seconds.
         """
-        home = self._assigned.get(session or "")
+        assigned = self._assigned.get(session or "")
         self._check_servers()
-        if home is not None and home.alive:
-            return home
+        if assigned is not None and assigned.alive:
+            return assigned
         while not (alive := self._live_servers()):
             now = monotonic()
             if self._waiting_since is None:
@@ -305,13 +305,13 @@ class VLLMEngine:
         else:
             server.alive, self._waiting_since = True, None
             text = f"the vLLM server {server.client.url!r} is back, at version {self.version}"
-            self._report(text, "server_back", self._server_facts(server))
+            self._report(text, "server_back", self._event_fields(server))
 
     def _report_lost(self, server: _Server) -> None:
         text = f"{server.reason.rstrip('.')}; it is excluded until it responds again"
-        self._report(text, "server_lost", {**self._server_facts(server), "reason": server.reason})
+        self._report(text, "server_lost", {**self._event_fields(server), "reason": server.reason})
 
-    def _server_facts(self, server: _Server) -> JSON:
+    def _event_fields(self, server: _Server) -> JSON:
         return {"server": server.client.url, "version": self.version}
 
     def _live_servers(self) -> list[_Server]:

@@ -54,7 +54,7 @@ class VLLMClient:
         try:
             return self._read_object(path, self._http.request(method, self.url + path, **options))
         except httpx2.HTTPError as error:
-            raise self._unreachable(error) from error
+            raise self._to_unreachable(error) from error
 
     async def generate(self, body: JSON) -> JSON:
         """Request sampled tokens and return the JSON object of the response."""
@@ -65,10 +65,10 @@ class VLLMClient:
         try:
             reply = await self._loops[loop].post(self.url + GENERATE, json=body)
         except httpx2.HTTPError as error:
-            raise self._unreachable(error) from error
+            raise self._to_unreachable(error) from error
         return self._read_object(GENERATE, reply)
 
-    def _unreachable(self, error: httpx2.HTTPError) -> UnreachableError:
+    def _to_unreachable(self, error: httpx2.HTTPError) -> UnreachableError:
         return UnreachableError(
             f"no answer from the vLLM server {self.url!r}: {type(error).__name__} {error}".rstrip()
         )

@@ -88,7 +88,7 @@ class LocalServer:
         options: ServerOptions,
         log: Path,
         note: Callable[[str], None] = lambda _: None,
-        stopping: Callable[[], bool] = lambda: False,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Start the server with the interpreter `python` without waiting for it. Its output is
         written to `log`.
@@ -103,7 +103,7 @@ class LocalServer:
         with closing(create_server(("127.0.0.1", 0))) as free:
             port: int = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self._log, self._note, self._stopping = log, note, stopping
+        self._log, self._note, self._should_stop = log, note, should_stop
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
         environment = {**_UNLESS_SET, **inherited, **_ENVIRONMENT, "PYTHONPATH": str(PLUGIN)}
         with log.open("ab") as output:
@@ -115,13 +115,13 @@ class LocalServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._watch = _watch(self._child.pid)
+        self._watchdog = _start_watchdog(self._child.pid)
 
     def wait(self) -> None:
         """Wait until the server responds. Raises `EngineError` if it ends or takes too long."""
         self._note(f"starting vLLM at {self.url}; its log is {self._log}")
-        begun = monotonic()
-        while monotonic() - begun < _READY and not self._stopping():
+        started = monotonic()
+        while monotonic() - started < _READY and not self._should_stop():
             if self._child.poll() is not None:
                 lines = self._log.read_text(errors="replace").splitlines()
                 errors = [line for line in lines if "Error" in line]
@@ -138,13 +138,13 @@ class LocalServer:
 
     def stop(self) -> None:
         """End the server and its child processes. They also end if this process is killed."""
-        assert self._watch.stdin is not None
-        self._watch.stdin.close()
+        assert self._watchdog.stdin is not None
+        self._watchdog.stdin.close()
         self._child.wait()
-        self._watch.wait()
+        self._watchdog.wait()
 
 
-def _watch(group: int) -> subprocess.Popen[bytes]:
+def _start_watchdog(group: int) -> subprocess.Popen[bytes]:
     """Start a watchdog process that ends the process group `group` when its stdin is closed.
 
     The stdin closes at the latest when this process dies. vLLM ignores SIGTERM while it loads its
