@@ -72,5 +72,5 @@ class AllowedTokens:
         if not sets:
             return None
         trained = ((b, c) for b, r in enumerate(rows) for c in range(1, len(r.ids)) if r.mask[c])
-        numbers = torch.tensor([indices.get(place, -1) for place in trained], dtype=torch.long)
+        numbers = torch.tensor([indices.get(key, -1) for key in trained], dtype=torch.long)
         return AllowedTokens(torch.from_numpy(np.stack(sets)).to(device), numbers.to(device))

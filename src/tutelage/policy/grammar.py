@@ -146,10 +146,10 @@ class GrammarMaker:
         if key not in self._cache:
             if len(self._cache) >= _CACHE_LIMIT:
                 self._cache.clear()
-            self._cache[key] = self._make(tools, constraint)
+            self._cache[key] = self._build(tools, constraint)
         return self._cache[key]
 
-    def _make(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
+    def _build(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
         choice, schema = constraint.tool_choice, constraint.json_schema
         if constraint.choices:
             texts = " | ".join(json.dumps(c, ensure_ascii=False) for c in constraint.choices)
@@ -211,9 +211,9 @@ class GrammarMaker:
 
     def _text_rules(self) -> list[str]:
         """Return the grammar rules for text without calls and for the thought before a call."""
-        rules = [_text_without("TEXT", "<tool_call>")]
+        rules = [_exclusion_rule("TEXT", "<tool_call>")]
         if "</think>" in self._added_tokens():
-            rules.append(_text_without("THOUGHT", "</think>"))
+            rules.append(_exclusion_rule("THOUGHT", "</think>"))
             close = f"THOUGHT {self._literal('</think>')} /\\s*/"
         else:  # text up to the first closing tag
             rules.append("thought_end[lazy]: /(.|\\n)*<\\/think>/")
@@ -246,19 +246,19 @@ class GrammarMaker:
 
         Falls back to the usual format of the template's kind.
         """
-        usual = _FORMS[self._codec.call_format]
-        count = 2 if usual.several else 1
+        default = _FORMS[self._codec.call_format]
+        count = 2 if default.several else 1
         calls = tuple(ToolCall(f"zq{i}", _NAMES[i], '{"zqc": 1}') for i in range(count))
         turns = [Message("user", "x"), Message("assistant", None, calls)]
         text = self._codec.render_text(turns, open_turn=False)
         call = rf"(\{{[^{{]*){_NAMES[0]}(.*?){_ARGUMENTS}([^}}]*\}})()"
-        if usual.several:
+        if default.several:
             call = rf"(<tool_call>[^<]*){_NAMES[0]}(.*?){_ARGUMENTS}(.*?</tool_call>)(\s*)"
             call += rf"\1{_NAMES[1]}\2{_ARGUMENTS}\3"
         match = re.search(call, text, re.DOTALL)
         if match is None or '"name"' not in match[1]:
-            return usual
-        return _CallForm(*match.groups(), several=usual.several)
+            return default
+        return _CallForm(*match.groups(), several=default.several)
 
     @cached_property
     def _ll_tokenizer(self) -> LLTokenizer:
@@ -302,7 +302,7 @@ def _json_rule(schema: JSON) -> str:
     return "%json " + json.dumps({**schema, "x-guidance": _STYLE}, ensure_ascii=False)
 
 
-def _text_without(name: str, text: str) -> str:
+def _exclusion_rule(name: str, text: str) -> str:
     """Return a grammar rule for any text that does not contain `text`."""
     escaped = re.escape(text).replace("/", "\\/")
     return f"{name}: /(.|\\n)*/ & ~/(.|\\n)*{escaped}(.|\\n)*/"

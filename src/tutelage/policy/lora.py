@@ -51,9 +51,9 @@ def with_lora(policy: Policy, lora: LoraConfig, *, seed: int) -> Policy:
         )
     network = policy.network
     if isinstance(network, FusedNetwork):
-        adapted: Network = _LoraNetwork.fresh(network, lora, seed)
+        adapted: Network = _LoraNetwork.create(network, lora, seed)
     else:
-        adapted = _PeftNetwork.fresh(network, lora, seed)
+        adapted = _PeftNetwork.create(network, lora, seed)
     return Policy(adapted, policy.config, policy.codec, version=policy.version)
 
 
@@ -115,7 +115,7 @@ class _LoraNetwork(FusedNetwork):
             self._merged = super().weights
 
     @staticmethod
-    def fresh(network: FusedNetwork, lora: LoraConfig, seed: int) -> _LoraNetwork:
+    def create(network: FusedNetwork, lora: LoraConfig, seed: int) -> _LoraNetwork:
         """Add new adapters to a network. The tensors of the network are frozen and shared."""
         targets = lora.target_modules or MODULES
         unknown = [name for name in targets if name not in MODULES]
@@ -190,7 +190,7 @@ class _PeftNetwork(HFNetwork):
     lora: LoraConfig
 
     @staticmethod
-    def fresh(network: HFNetwork, lora: LoraConfig, seed: int) -> _PeftNetwork:
+    def create(network: HFNetwork, lora: LoraConfig, seed: int) -> _PeftNetwork:
         """Add new adapters to a network. The tensors of the network are frozen."""
         import peft
 

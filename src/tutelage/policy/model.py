@@ -246,9 +246,9 @@ def load_codec(
     except Exception as error:  # transformers raises many types of exception for a broken file
         message = str(error) if isinstance(error, (OSError, ValueError)) else repr(error)
         raise ModelError(f"cannot load {path!r}: {message}") from error
-    for how_it_was_loaded in ("trust_remote_code", "is_local", "local_files_only"):
+    for option in ("trust_remote_code", "is_local", "local_files_only"):
         # It would be saved with the tokenizer, so a resumed run would write another file.
-        tokenizer.init_kwargs.pop(how_it_was_loaded, None)
+        tokenizer.init_kwargs.pop(option, None)
     if Path(path) in (artefact("math"), artefact("prompts")):
         tokenizer.chat_template = CHAT_TEMPLATE
     if template is not None:

@@ -90,9 +90,9 @@ class Block(nn.Module):
         """Return the block's tensors for the forward pass, with gradients."""
         return Layer(**{name: getattr(self, name) for name in Layer.__slots__})
 
-    def forward(self, x: Tensor, plan: training.IndexTables, kept: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, plan: training.IndexTables, indices_S: Tensor | None) -> Tensor:
         """Apply the decoder block to hidden states `x`."""
-        out: Any = training.BlockFunction.apply(x, plan, kept, *self.tensors().items())
+        out: Any = training.BlockFunction.apply(x, plan, indices_S, *self.tensors().items())
         return out
 
 
@@ -150,11 +150,11 @@ class FusedNetwork(nn.Module):
         x = F.embedding(batch.ids_N, self.embed, sparse=sparse).to(dtype)
         last = len(self.layers) - 1
         for i, block in enumerate(self.layers):
-            kept = batch.sources_S if i == last else None
+            indices_S = batch.sources_S if i == last else None
             if self.checkpoints_blocks and torch.is_grad_enabled():
-                x = checkpoint(block, x, plan, kept, use_reentrant=False)
+                x = checkpoint(block, x, plan, indices_S, use_reentrant=False)
             else:
-                x = block(x, plan, kept)
+                x = block(x, plan, indices_S)
         out: Any = training.NormFunction.apply(x, self.norm, self.shape.eps)
         return out
 
@@ -196,18 +196,18 @@ class FusedNetwork(nn.Module):
     def _output(self) -> Tensor:
         return self.embed if self.head is None else self.head
 
-    def score(self, rows: Sequence[Row], how: Scoring) -> TokenScores:
+    def score(self, rows: Sequence[Row], opts: Scoring) -> TokenScores:
         """Compute the scores of the trained tokens of `rows`, with logits in chunks."""
-        batch = MicroBatch.of(rows, self.device, how.dtype)
-        hidden, head, kl = self(batch, how.dtype, scored=True), self._output, None
-        if how.reference_KV is None and len(hidden) * len(head) > _LOGITS_LIMIT:
-            scores: Any = _ChunkedScores.apply(hidden, head, batch, how)
+        batch = MicroBatch.of(rows, self.device, opts.dtype)
+        hidden, head, kl = self(batch, opts.dtype, scored=True), self._output, None
+        if opts.reference_KV is None and len(hidden) * len(head) > _LOGITS_LIMIT:
+            scores: Any = _ChunkedScores.apply(hidden, head, batch, opts)
             logp, entropy = scores
         else:
-            z, lines_K = _logits(hidden, head, how.temperature), batch.lines_K
-            logp, entropy = pick(z, lines_K, batch.targets_K, how.entropy_gradient, how.allowed)
-            if how.reference_KV is not None:
-                kl = exact_kl(z[lines_K], how.reference_KV)
+            z, lines_K = _logits(hidden, head, opts.temperature), batch.lines_K
+            logp, entropy = pick(z, lines_K, batch.targets_K, opts.entropy_gradient, opts.allowed)
+            if opts.reference_KV is not None:
+                kl = exact_kl(z[lines_K], opts.reference_KV)
         return TokenScores(logp, entropy, batch.rows_K, batch.columns_K, kl)
 
     def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
@@ -247,35 +247,35 @@ class _ChunkedScores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_SH: Tensor, head: Tensor, batch: MicroBatch, how: Scoring
+        ctx: Any, hidden_SH: Tensor, head: Tensor, batch: MicroBatch, opts: Scoring
     ) -> tuple[Tensor, Tensor]:
         cast = head.to(hidden_SH.dtype)
         ctx.save_for_backward(hidden_SH, head)
-        ctx.batch, ctx.how = batch, how
+        ctx.batch, ctx.opts = batch, opts
         logp, entropy = (torch.zeros(len(batch.lines_K), device=head.device) for _ in range(2))
-        for chunk, which_K, lines_K, targets_K, allowed in _chunks(len(cast), batch, how.allowed):
-            z = _logits(hidden_SH[chunk], cast, how.temperature)
+        for chunk, which_K, lines_K, targets_K, allowed in _chunks(len(cast), batch, opts.allowed):
+            z = _logits(hidden_SH[chunk], cast, opts.temperature)
             logp[which_K], entropy[which_K] = pick(z, lines_K, targets_K, False, allowed)
-        if not how.entropy_gradient:
+        if not opts.entropy_gradient:
             ctx.mark_non_differentiable(entropy)
         return logp, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_SH, head = ctx.saved_tensors
-        batch, how = ctx.batch, ctx.how
-        count, d_hidden = 2 if how.entropy_gradient else 1, torch.zeros_like(hidden_SH)
+        batch, opts = ctx.batch, ctx.opts
+        count, d_hidden = 2 if opts.entropy_gradient else 1, torch.zeros_like(hidden_SH)
         g_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
         with _SCORING:
             cast = head.to(hidden_SH.dtype)
             for chunk, which_K, lines_K, targets_K, allowed in _chunks(
-                len(cast), batch, how.allowed
+                len(cast), batch, opts.allowed
             ):
-                z = _logits(hidden_SH[chunk], cast, how.temperature).requires_grad_()
+                z = _logits(hidden_SH[chunk], cast, opts.temperature).requires_grad_()
                 with torch.enable_grad():
-                    out = pick(z, lines_K, targets_K, how.entropy_gradient, allowed)
+                    out = pick(z, lines_K, targets_K, opts.entropy_gradient, allowed)
                 d_z = torch.autograd.grad(out[:count], z, [g[which_K] for g in grads[:count]])[0]
-                d_z = d_z.div_(how.temperature).to(hidden_SH.dtype)
+                d_z = d_z.div_(opts.temperature).to(hidden_SH.dtype)
                 d_hidden[chunk] = product(d_z, cast)
                 if g_head is not None:
                     g_head += outer(d_z, hidden_SH[chunk])

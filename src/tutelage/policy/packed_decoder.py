@@ -110,9 +110,9 @@ class PackedDecoder:
 
     # ------------------------------------------------------------ weights
 
-    def load(self, source: Policy) -> None:
+    def load(self, policy: Policy) -> None:
         """Load the policy's current weights and clear the cached prefixes."""
-        self._load_weights(cast("FusedNetwork", source.network))
+        self._load_weights(cast("FusedNetwork", policy.network))
         self._prefix_cache.clear()
 
     def free(self) -> None:

