@@ -108,7 +108,7 @@ class ChatSession:
         session = f"{self._name}/{agent}" + (f"/{lane.number}" if parallel else "")
         self._sessions[session] = None
         # Take them before any await: other calls of the attempt may begin meanwhile.
-        seeds = lane.begin(self._seeds)
+        seeds = lane.start_call(self._seeds)
         started, clock = time.time(), time.perf_counter()
         request = Request(
             prompt, options["sampling"],
@@ -226,14 +226,14 @@ class _History:
         self._lengths: set[int] = set()
         """Numbers of messages before the reply in recorded calls."""
 
-    def add(self, recorded: _RecordedCall) -> None:
+    def add(self, entry: _RecordedCall) -> None:
         """Index a call, and keep a reference to its reply so that its `id()` is not reused."""
-        reply = recorded.call.reply
-        self._by_object[id(reply)] = recorded
-        self._by_messages[*recorded.call.messages, reply] = recorded
-        self._lengths.add(len(recorded.call.messages))
+        reply = entry.call.reply
+        self._by_object[id(reply)] = entry
+        self._by_messages[*entry.call.messages, reply] = entry
+        self._lengths.add(len(entry.call.messages))
         if reply.tool_calls:
-            self._by_calls[_call_ids(reply)] = recorded
+            self._by_calls[_call_ids(reply)] = entry
 
     def find(
         self, turns: Sequence[Message], tools: Sequence[ToolSpec], *, allow_equal: bool = False
@@ -304,7 +304,7 @@ class _Lane:
         task = None if self._task is None else self._task()
         return None if task is None or task.done() else task
 
-    def begin(self, seeds: SeedTree) -> SeedTree:
+    def start_call(self, seeds: SeedTree) -> SeedTree:
         """Reserve the lane for a call of the current task, and return the call's seeds."""
         task = asyncio.current_task()
         self._task = None if task is None else ref(task)

@@ -293,7 +293,7 @@ def _to_error(server: str, body: object, response: Any = None) -> EngineError:
     refused = RemoteError(f"{server} answered {status}: {message[:500]}", status)
     refused.param, refused.code = _read_text(error.get("param")), _read_text(code)
     if response is not None:
-        refused.retry_after = _retry_after(response.headers)
+        refused.retry_after = _parse_retry_after(response.headers)
         retried = response.request.headers.get("x-stainless-retry-count", "0") != "0"
         refused.final = retried or response.headers.get("x-should-retry") == "false"
     return refused
@@ -304,7 +304,7 @@ def _read_text(value: Any) -> str | None:
     return value if isinstance(value, str) and value and not value.isdecimal() else None
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
+def _parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the server's requested retry delay in seconds, or None."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         with suppress(ValueError):

@@ -41,7 +41,7 @@ _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 # ---------------------------------------------------------------- tokenizers
 
 
-def _splitters() -> dict[str, Any]:
+def _pre_tokenizers() -> dict[str, Any]:
     """Return the supported byte-level BPE pre-tokenizers by their GGUF names."""
     from tokenizers import Regex
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
@@ -65,7 +65,7 @@ def _read_tokenizer(meta: Mapping[str, Any], template: str | None) -> PreTrained
     from transformers import PreTrainedTokenizerFast
 
     kind, rule = meta.get("tokenizer.ggml.model"), meta.get("tokenizer.ggml.pre")
-    splits = _splitters()
+    splits = _pre_tokenizers()
     if kind != "gpt2" or rule not in splits:
         raise ModelError(
             f"unsupported tokenizer {kind!r} with pre-tokenizer {rule!r}; supported: byte-level "
@@ -99,15 +99,15 @@ def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, size: int)
     fast: Any = tokenizer
     backend = json.loads(fast.backend_tokenizer.to_str())
 
-    def settings(rule: Any) -> str:  # without the option that does not change tokens
+    def dump(rule: Any) -> str:  # without the option that does not change tokens
         return re.sub(r'"trim_offsets": \w+(, )?', "", json.dumps(rule))
 
-    own = settings(backend["pre_tokenizer"])
-    rules = [n for n, r in _splitters().items() if settings(json.loads(r.__getstate__())) == own]
+    own = dump(backend["pre_tokenizer"])
+    rules = [n for n, r in _pre_tokenizers().items() if dump(json.loads(r.__getstate__())) == own]
     if not rules or backend["model"]["type"] != "BPE" or backend["normalizer"] is not None:
         raise ModelError(
             "GGUF does not support its pre-tokenizer, so other programs would produce different "
-            f"tokens; supported: {', '.join(map(repr, _splitters()))}"
+            f"tokens; supported: {', '.join(map(repr, _pre_tokenizers()))}"
         )
     tokens = {number: token for token, number in tokenizer.get_vocab().items()}
     kinds = dict.fromkeys(tokens, _NORMAL)

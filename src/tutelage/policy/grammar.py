@@ -199,13 +199,13 @@ class GrammarMaker:
         form = self._call_form
         named = constraint.tool_choice not in ("auto", "required", "none")
         several = form.several and constraint.parallel_tool_calls and not named
-        repeat = f"({self._literal(form.between)} call)*" if several else ""
+        repeat = f"({self._literal_rule(form.between)} call)*" if several else ""
         names = " | ".join(f"call_{i}" for i in range(len(tools)))
         rules = [f"calls: call {repeat}", f"call: {names}"]
         for i, tool in enumerate(tools):
             name = json.dumps(tool.name, ensure_ascii=False)[1:-1]
-            before = self._literal(form.before + name + form.middle)
-            after = self._literal(form.after)
+            before = self._literal_rule(form.before + name + form.middle)
+            after = self._literal_rule(form.after)
             rules.append(f"call_{i}: {before} {_json_rule(_argument_schema(tool))} {after}")
         return rules
 
@@ -214,7 +214,7 @@ class GrammarMaker:
         rules = [_exclusion_rule("TEXT", "<tool_call>")]
         if "</think>" in self._added_tokens():
             rules.append(_exclusion_rule("THOUGHT", "</think>"))
-            close = f"THOUGHT {self._literal('</think>')} /\\s*/"
+            close = f"THOUGHT {self._literal_rule('</think>')} /\\s*/"
         else:  # text up to the first closing tag
             rules.append("thought_end[lazy]: /(.|\\n)*<\\/think>/")
             close = "thought_end /\\s*/"
@@ -222,14 +222,14 @@ class GrammarMaker:
         if opening.rstrip().endswith("<think>"):
             return [*rules, f"thought: {close}"]
         if "<think>" in str(self._codec.tokenizer.chat_template):
-            return [*rules, f"thought: ({self._literal('<think>')} {close})?"]
+            return [*rules, f"thought: ({self._literal_rule('<think>')} {close})?"]
         return [*rules, 'thought: ""']
 
     def _added_tokens(self) -> dict[str, int]:
         """Return the tokens added to the tokenizer's base vocabulary, with their ids."""
         return cast("Any", self._codec.tokenizer).get_added_vocab()
 
-    def _literal(self, text: str) -> str:
+    def _literal_rule(self, text: str) -> str:
         """Return a grammar rule for a fixed text, with token references for tags in the
         vocabulary."""
         vocabulary = self._added_tokens()

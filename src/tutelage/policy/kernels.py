@@ -44,7 +44,7 @@ def cpu_vendor() -> str:
 
 @functools.cache
 def matmul_kernel() -> str:
-    """Return the matrix kernel: `onednn` on AMD processors if torch includes it, or `torch`."""
+    """Return the matrix kernel: `onednn` on AMD if torch includes it, otherwise `torch`."""
     built = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return "onednn" if built and "AMD" in cpu_vendor() else "torch"
 

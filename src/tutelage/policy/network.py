@@ -84,7 +84,7 @@ class Block(nn.Module):
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         for name, tensor in zip(Layer.__slots__, layer.items(), strict=True):
-            self.register_parameter(name, None if tensor is None else _parameter(tensor))
+            self.register_parameter(name, None if tensor is None else _to_parameter(tensor))
 
     def tensors(self) -> Layer:
         """Return the block's tensors for the forward pass, with gradients."""
@@ -118,10 +118,10 @@ class FusedNetwork(nn.Module):
         """Create a network from tensors, sharing existing parameters."""
         super().__init__()
         self.shape, self.rope_scale = weights.shape, weights.rope_scale
-        self.embed = _parameter(weights.embed)
+        self.embed = _to_parameter(weights.embed)
         self.layers = nn.ModuleList(block(layer) for layer in weights.layers)
-        self.norm = _parameter(weights.norm)
-        self.head = None if weights.shape.tied else _parameter(weights.head)
+        self.norm = _to_parameter(weights.norm)
+        self.head = None if weights.shape.tied else _to_parameter(weights.head)
         self.register_buffer("inv_freq", weights.inv_freq, persistent=False)
         self.large = weights.count() >= SMALL_MODEL
 
@@ -224,7 +224,7 @@ class FusedNetwork(nn.Module):
         return torch.log_softmax(z, -1)[batch.lines_K]
 
 
-def _parameter(tensor: Tensor) -> nn.Parameter:
+def _to_parameter(tensor: Tensor) -> nn.Parameter:
     """Convert a tensor to a parameter if it is not one already."""
     return tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
 

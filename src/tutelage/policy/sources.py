@@ -135,7 +135,7 @@ def check_unnamed(resource: str, llm: LLM) -> None:
 
 
 def missing_folder(path: str) -> str | None:
-    """Return an error message if `path` is neither a local model nor a hub name, or None.
+    """Return an error message, or None if `path` is a local model or a hub name.
 
     OWNER/NAME is a name on the hub, unless OWNER is a local folder.
     """

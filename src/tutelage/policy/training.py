@@ -250,19 +250,19 @@ def _normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def _normalise_backward(
-    d: Tensor, normed: Tensor, scale: Tensor, weight: Tensor
+    grad: Tensor, normed: Tensor, scale: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Compute the backward pass of RMS norm: the gradients of the input and the weight."""
-    d_x = d * weight
+    d_x = grad * weight
     along = (d_x * normed).sum(-1, keepdim=True).div_(normed.shape[-1])
-    g = (d * normed).sum(0)
-    return d_x.addcmul_(normed, along, value=-1).mul_(scale.to(d.dtype)), g
+    g = (grad * normed).sum(0)
+    return d_x.addcmul_(normed, along, value=-1).mul_(scale.to(grad.dtype)), g
 
 
 # ---------------------------------------------------------------- attention
 
 
-def _views(vectors: Tensor, plan: IndexTables) -> Iterator[tuple[_Segment, Tensor, Tensor, Tensor]]:
+def _split(vectors: Tensor, plan: IndexTables) -> Iterator[tuple[_Segment, Tensor, Tensor, Tensor]]:
     """Yield each segment's queries [R*kv, group*T, D], and keys and values [R*kv, L, D]."""
     keys = (len(vectors) - len(plan.gather_Q)) // 2
     q, k, v = vectors.split([len(plan.gather_Q), keys, keys])
@@ -276,7 +276,7 @@ def _probabilities(vectors: Tensor, plan: IndexTables) -> list[Tensor]:
     """Compute the attention probabilities [R*kv, group*T, L] of each segment."""
     s = plan.shape
     probs: list[Tensor] = []
-    for part, q, k, _ in _views(vectors, plan):
+    for part, q, k, _ in _split(vectors, plan):
         scores = torch.bmm(q, k.transpose(1, 2)).view(part.rows, s.heads, part.queries, part.keys)
         torch.add(part.mask_R1TL, scores, alpha=s.head_dim**-0.5, out=scores)
         probs.append(scores.softmax(-1).view(*q.shape[:2], part.keys))
@@ -287,7 +287,7 @@ def _attend(vectors: Tensor, plan: IndexTables) -> tuple[Tensor, list[Tensor]]:
     """Compute the attention output [N, heads * D] and the probabilities of each segment."""
     s, probs = plan.shape, _probabilities(vectors, plan)
     out = vectors.new_zeros(len(plan.gather_Q) + 1, s.head_dim)
-    for (part, q, _, v), p in zip(_views(vectors, plan), probs, strict=True):
+    for (part, q, _, v), p in zip(_split(vectors, plan), probs, strict=True):
         torch.bmm(p, v, out=out[part.query_rows].view_as(q))
     return out.index_select(0, plan.place_NH).view(-1, s.heads * s.head_dim), probs
 
@@ -299,7 +299,7 @@ def _attend_backward(
     s = plan.shape
     d_out = d_attended.view(-1, s.head_dim).index_select(0, plan.gather_Q)
     d_vectors = torch.empty_like(vectors)
-    pieces = zip(_views(vectors, plan), _views(d_vectors, plan), probs, strict=True)
+    pieces = zip(_split(vectors, plan), _split(d_vectors, plan), probs, strict=True)
     for (part, q, k, v), (_, d_q, d_k, d_v), p in pieces:
         d_o = d_out[part.query_rows].view_as(q)
         torch.bmm(p.transpose(1, 2), d_o, out=d_v)
