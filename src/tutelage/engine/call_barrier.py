@@ -41,7 +41,7 @@ _CURRENT: ContextVar[tuple[_Branch, ...]] = ContextVar("tutelage_branches", defa
 
 
 def current_branches() -> tuple[_Branch, ...]:
-    """Return the rollout branches of the current context, to restore them with `acting_for`."""
+    """Return the rollout branches of the current context, to restore with `use_branches`."""
     return _CURRENT.get()
 
 

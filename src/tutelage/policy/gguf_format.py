@@ -139,9 +139,9 @@ def read_gguf(
 ) -> None:
     """Convert a GGUF file to a new Hugging Face folder, in float32.
 
-    `template` replaces its chat template; `watch` receives the completed fraction, beginning with 0
-    once the file has been checked. Raises `ModelError` for unsupported files, before anything is
-    written.
+    `template` replaces its chat template; `on_progress` receives the completed fraction, beginning
+    with 0 once the file has been checked. Raises `ModelError` for unsupported files, before
+    anything is written.
     """
     import gguf
     import torch

@@ -159,7 +159,7 @@ class _LoraNetwork(FusedNetwork):
         base = replace(
             self._merged, layers=[Block.tensors(b) for b in cast("list[Block]", list(self.layers))]
         )
-        network = _LoraNetwork(base, {name: t.clone() for name, t in self.named()}, self.lora)
+        network = _LoraNetwork(base, {n: t.clone() for n, t in self.named()}, self.lora)
         network.checkpoints_blocks = self.checkpoints_blocks
         return network
 

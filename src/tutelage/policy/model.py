@@ -107,7 +107,7 @@ class Policy:
         return list(self.network.named())
 
     def parameters(self) -> list[Tensor]:
-        """Return the trainable tensors in the order of `named`."""
+        """Return the trainable tensors in the order of `named_tensors`."""
         return [t for _, t in self.network.named()]
 
     def count(self) -> int:

@@ -109,7 +109,7 @@ class FusedNetwork(nn.Module):
     """None if the embedding is also the output head."""
     inv_freq: Tensor
     checkpoints_blocks = False
-    """True if the backward pass recomputes the activations of each block (`recompute`)."""
+    """True if the backward pass recomputes each block's activations (`enable_checkpointing`)."""
     large: bool
     """True if the model is large: then micro-batches are planned by computed tokens, and blocks
     keep fewer activations."""

@@ -174,7 +174,7 @@ class DecoderWeights:
             yield "head", self.head
 
     def parameters(self) -> list[Tensor]:
-        """Return the trainable tensors in the order of `named`."""
+        """Return the trainable tensors in the order of `named_tensors`."""
         return [tensor for _, tensor in self.named()]
 
     def count(self) -> int:
