@@ -144,5 +144,5 @@ def test_a_file_that_is_none_or_a_part_of_one_is_refused(
 def test_a_policy_that_the_format_cannot_tell_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"supports 'llama' .* not 'qwen3'"):
         write_gguf(tiny_policy("qwen3"), tmp_path / "m.gguf", "m")
-    with pytest.raises(ModelError, match="GGUF does not support its pre-tokenizer"):
+    with pytest.raises(ModelError, match="GGUF does not support this pre-tokenizer"):
         write_gguf(tiny_policy("llama"), tmp_path / "m.gguf", "m")

@@ -138,7 +138,7 @@ class EngineDriver:
             if engine.is_deadlocked if free else engine.is_stuck:
                 raise EngineError(
                     f"deadlock: idle conversations hold all {engine.slots} slots while every "
-                    "request waits for one; give the engine more slots"
+                    "request waits for one; increase the number of slots"
                 )
             if free or engine.streaming or engine.failures or engine.prefilling:
                 break

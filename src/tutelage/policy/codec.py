@@ -1,7 +1,7 @@
 """Convert messages to token ids and back, for any tokenizer with a chat template.
 
-Messages are rendered with the tokenizer's own template. `observation` returns the tokens that
-follow a sampled turn (tool results and the opening of the next turn), so that a conversation is
+Messages are rendered with the tokenizer's own template. `encode_observation` returns the tokens
+that follow a sampled turn (tool results and the start of the next turn), so that a conversation is
 continued by appending and sampled tokens are never encoded again. `parse` reads tool calls from
 sampled ids and keeps every byte: a malformed call stays in the content, with an error that the
 agent shows to the model. Special tokens in an observation are encoded as plain text (`markers.py`).

@@ -106,7 +106,7 @@ def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, size: int)
     rules = [n for n, r in _pre_tokenizers().items() if dump(json.loads(r.__getstate__())) == own]
     if not rules or backend["model"]["type"] != "BPE" or backend["normalizer"] is not None:
         raise ModelError(
-            "GGUF does not support its pre-tokenizer, so other programs would produce different "
+            "GGUF does not support this pre-tokenizer, so other programs would produce different "
             f"tokens; supported: {', '.join(map(repr, _pre_tokenizers()))}"
         )
     tokens = {number: token for token, number in tokenizer.get_vocab().items()}
