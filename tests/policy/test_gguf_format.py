@@ -106,10 +106,10 @@ def test_every_format_is_read_as_transformers_reads_it(kind: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"kind": "Q5_0"}, "'token_embd.weight' is Q5_0; supported types: F32, F16, Q4_0"),
+        ({"kind": "Q5_0"}, "'token_embd.weight' has type Q5_0; supported types: F32, F16, Q4_0"),
         ({"facts": {"architecture": "gemma"}}, "unsupported architecture 'gemma'"),
         ({"facts": {"llama.rope.scaling.type": "yarn"}}, "llama.rope.scaling.type='yarn'"),
-        ({"facts": {"llama.block_count": 3}}, "9 tensors of its 3 layers are missing"),
+        ({"facts": {"llama.block_count": 3}}, "9 tensors of the 3 layers are missing"),
         ({"facts": {"tokenizer.ggml.pre": "default"}}, "pre-tokenizer 'default'"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_file_that_is_none_or_a_part_of_one_is_refused(
     exported: tuple[Policy, Path], tmp_path: Path
 ) -> None:
     whole = exported[1].read_bytes()
-    said = "it is truncated, corrupt or newer than the package gguf here"
+    said = "it is truncated, corrupt or newer than the installed package gguf"
     for content, why in (
         (b"PK\x03\x04 a wheel", "GGUF magic invalid"),
         (whole[: len(whole) // 2], ""),
@@ -144,5 +144,5 @@ def test_a_file_that_is_none_or_a_part_of_one_is_refused(
 def test_a_policy_that_the_format_cannot_tell_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"supports 'llama' .* not 'qwen3'"):
         write_gguf(tiny_policy("qwen3"), tmp_path / "m.gguf", "m")
-    with pytest.raises(ModelError, match="GGUF has no name for its pre-tokenizer"):
+    with pytest.raises(ModelError, match="GGUF does not support this pre-tokenizer"):
         write_gguf(tiny_policy("llama"), tmp_path / "m.gguf", "m")

@@ -283,7 +283,7 @@ def test_a_refused_command_leaves_nothing_in_the_way_of_the_mended_one(
     source: Path, tmp_path: Path, servers: list[VLLMServer]
 ) -> None:
     out, bare = tmp_path / "run", VLLMServer(tiny_policy(), plugin=False)
-    with bare as wrong, pytest.raises(ConfigError, match="cannot take this model's weights"):
+    with bare as wrong, pytest.raises(ConfigError, match="cannot load this model's weights"):
         begin(source, out, [servers[0], wrong])
     assert servers[0].weight_version == "free"
     assert not out.exists()

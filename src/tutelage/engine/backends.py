@@ -31,7 +31,7 @@ short sequences take more memory, since each of their channels begins on another
 
 
 class _PaddedBackend:
-    """Base class of `_FusedBackend` and `_HFBackend`; `PackedDecoder` has its own settings."""
+    """Base class of inference backends that pad their batches."""
 
     exact_shapes = False
     prefill_tokens = 8192
@@ -44,11 +44,11 @@ class _PaddedBackend:
         return 256 if self.device.type == "cpu" else 1024
 
     def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
-        """Return 0 cached prefix tokens, since this backend has no prefix cache."""
+        """Return 0, the number of cached prefix tokens: this backend does not cache prefixes."""
         return 0
 
     def free(self) -> None:
-        """Free no memory: the KV cache is small, and the weights may belong to the policy."""
+        """Do nothing: the KV cache is small, and the weights may be shared with the policy."""
 
 
 class _FusedBackend(_PaddedBackend):
@@ -74,16 +74,16 @@ class _FusedBackend(_PaddedBackend):
             self._cache = decoder.Cache.allocate(self._weights, rows, min(width, _FIRST_WIDTH))
 
     def extend(
-        self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
+        self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, width: int
     ) -> Tensor:
-        """Append tokens to KV cache rows and return logits [B, V], as `policy.decoder.extend`
-        does."""
-        if reach > self._cache.width:
-            width = min(self._width, 2 * reach)
-            self._cache = self._cache.wider(self._weights, width, self._used_columns.tolist())
+        """Append tokens to KV cache rows and return the logits [B, V] after each row's last new
+        token."""
+        if width > self._cache.width:
+            wide = min(self._width, 2 * width)
+            self._cache = self._cache.wider(self._weights, wide, self._used_columns.tolist())
         at = slice(rows) if isinstance(rows, int) else rows
-        self._used_columns[at] = self._used_columns[at].clamp(min=reach)
-        return decoder.extend(self._weights, self._cache, ids_BT, starts_B, lengths_B, rows, reach)
+        self._used_columns[at] = self._used_columns[at].clamp(min=width)
+        return decoder.extend(self._weights, self._cache, ids_BT, starts_B, lengths_B, rows, width)
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         """Copy the first `length` cached tokens from KV cache rows `source` to rows `target`.
@@ -93,12 +93,12 @@ class _FusedBackend(_PaddedBackend):
         self._used_columns[target] = self._used_columns[target].clamp(min=length)
         self._cache.copy(source, target, length)
 
-    def load(self, source: Policy) -> None:
-        """Load the current policy weights with merged adapters, by reference in float32 or by
-        copy."""
-        network = source.network
+    def load(self, policy: Policy) -> None:
+        """Load the policy's current weights with merged adapters. In float32 they are shared,
+        otherwise copied."""
+        network = policy.network
         if not isinstance(network, FusedNetwork):
-            raise TypeError(f"a fused engine does not support a {type(network).__name__}")
+            raise TypeError(f"a fused backend does not support {type(network).__name__}")
         network.merge()
         if self._shared:
             self._weights = network.weights
@@ -116,19 +116,19 @@ class _Layer(DynamicLayer):
     Columns before the first token of a row hold arbitrary values, which the mask hides.
     """
 
-    def __init__(self, rows: _HFBackend) -> None:
+    def __init__(self, backend: _HFBackend) -> None:
         super().__init__()
-        self.rows, self.tensors = rows, list[Tensor]()
+        self.backend, self.tensors = backend, list[Tensor]()
 
     def get_seq_length(self) -> int:
         """Return the number of cache columns before the new tokens."""
-        return self.rows.past
+        return self.backend.past
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store the new keys and values, and return all that the forward pass reads."""
-        call = self.rows
+        """Store new keys and values, and return the cached ones that attention reads."""
+        call = self.backend
         new = key_states.transpose(1, 2), value_states.transpose(1, 2)
         self.tensors = self.tensors or [
             lazy_zeros(t, call.count, call.columns, *t.shape[2:]) for t in new
@@ -178,37 +178,37 @@ class _HFBackend(_PaddedBackend):
 
     @torch.inference_mode()
     def extend(
-        self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
+        self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, width: int
     ) -> Tensor:
-        """Append tokens to KV cache rows and return logits [B, V], as `policy.decoder.extend`
-        does."""
+        """Append tokens to KV cache rows and return the logits [B, V] after each row's last new
+        token."""
         batch, count = ids_BT.shape
-        every = torch.arange(max(batch, reach + count), device=self.device)
+        indices = torch.arange(max(batch, width + count), device=self.device)
         first_B1 = starts_B[:, None]
         self.columns = max(self.columns, round_up(int(starts_B.max()) + count, 128))
-        offset_B1 = self.columns * (every[:rows] if isinstance(rows, int) else rows)[:, None]
-        self.new_BT = offset_B1 + first_B1 + every[:count]
-        self.past = reach - 1 if count == 1 else int(starts_B.max())
-        columns = every[: self.past + count]
+        offset_B1 = self.columns * (indices[:rows] if isinstance(rows, int) else rows)[:, None]
+        self.new_BT = offset_B1 + first_B1 + indices[:count]
+        self.past = width - 1 if count == 1 else int(starts_B.max())
+        columns = indices[: self.past + count]
         if count == 1 and isinstance(rows, int) and not self._windows:
-            self.at_BW, seen_BW = None, columns <= first_B1
+            self.at_BW, mask_BW = None, columns <= first_B1
         else:
             positions_BW = first_B1 - self.past + columns
-            self.at_BW, seen_BW = offset_B1 + positions_BW.clamp(min=0), positions_BW >= 0
+            self.at_BW, mask_BW = offset_B1 + positions_BW.clamp(min=0), positions_BW >= 0
         last_N, line_B = (lengths_B - 1).unique(return_inverse=True)
         options = {
-            "position_ids": (first_B1 + every[:count]).clamp(max=self._width - 1),
+            "position_ids": (first_B1 + indices[:count]).clamp(max=self._width - 1),
             "logits_to_keep": last_N,
         }
         logits = self._model(
             input_ids=ids_BT,
-            attention_mask=seen_BW.long(),
+            attention_mask=mask_BW.long(),
             use_cache=True,
             **{self._cache: Cache(layers=list(self._layers))},
             **{name: value for name, value in options.items() if name in self._parameters},
         ).logits
         kept = logits if "logits_to_keep" in self._parameters else logits[:, last_N]
-        return kept[every[:batch], line_B].float()
+        return kept[indices[:batch], line_B].float()
 
     @torch.inference_mode()
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
@@ -216,11 +216,11 @@ class _HFBackend(_PaddedBackend):
         for tensor in (tensor for layer in self._layers for tensor in layer.tensors):
             tensor[target, :length] = tensor[source, :length]
 
-    def load(self, source: Policy) -> None:
-        """Switch to the model of the policy `source`."""
-        network = source.network
+    def load(self, policy: Policy) -> None:
+        """Use the model of the given policy from now on."""
+        network = policy.network
         if isinstance(network, FusedNetwork):
-            raise TypeError(f"this engine does not support a {type(network).__name__}")
+            raise TypeError(f"this backend does not support {type(network).__name__}")
         self._model = network.model
 
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Branch:
-    """One asyncio task of a rollout that samples from an engine."""
+    """An asyncio task of a rollout that samples from an engine."""
 
     participant: _Participant
     parent: _Branch | None
@@ -41,15 +41,14 @@ _CURRENT: ContextVar[tuple[_Branch, ...]] = ContextVar("tutelage_branches", defa
 
 
 def current_branches() -> tuple[_Branch, ...]:
-    """Return the rollout branches of the running code, for `acting_for` where the context is
-    lost."""
+    """Return the rollout branches of the current context, to restore with `use_branches`."""
     return _CURRENT.get()
 
 
 @contextmanager
 def acting_for(branches: tuple[_Branch, ...]) -> Generator[None]:
-    """Attribute samples in the block to the rollout of `branches`, unless the block has one
-    already."""
+    """Attribute engine calls in the block to the rollout of `branches`, unless the context already
+    has a rollout."""
     if _CURRENT.get() or not branches:
         yield
         return
@@ -61,7 +60,7 @@ def acting_for(branches: tuple[_Branch, ...]) -> Generator[None]:
 
 
 class _Participant:
-    """One rollout and its concurrent branches that have sampled."""
+    """A rollout, and those of its concurrent tasks that have called the engine."""
 
     def __init__(self, barrier: CallBarrier, task: asyncio.Task[object] | None) -> None:
         self.barrier = barrier
@@ -71,42 +70,42 @@ class _Participant:
         """Number of branches that wait for an engine."""
         self.thinking, self.open = True, True
 
-    def branch(self, inherited: _Branch) -> _Branch:
-        """Return the current task's branch, creating it as a child of `inherited` if necessary."""
+    def get_branch(self, parent: _Branch) -> _Branch:
+        """Return the current task's branch, creating it as a child of `parent` if necessary."""
         task = asyncio.current_task()
         branch = self.branches.get(task)
         if branch is None:
-            branch = self.branches[task] = _Branch(self, inherited)
-            inherited.children += 1
+            branch = self.branches[task] = _Branch(self, parent)
+            parent.children += 1
             if task is not None:
-                task.add_done_callback(self._leave)
+                task.add_done_callback(self._remove_task)
         return branch
 
-    def _leave(self, task: asyncio.Task[object]) -> None:
+    def _remove_task(self, task: asyncio.Task[object]) -> None:
         branch = self.branches.pop(task)
         if branch.parent is not None:
             branch.parent.children -= 1
         self.barrier.refresh(self)
 
-    def is_thinking(self, trusting: bool) -> bool:
-        """Return True if the rollout may act before its next engine reply."""
+    def is_thinking(self, structured: bool) -> bool:
+        """Return True if the rollout can make progress without an engine reply."""
         if not self.open:
             return False
-        if not trusting or not self.waiting:
+        if not structured or not self.waiting:
             return not self.waiting
         return any(not b.waiting and not b.children for b in self.branches.values())
 
 
 class CallBarrier:
-    """Track the registered rollouts and count those that are busy rather than waiting."""
+    """Count the registered rollouts that are busy, i.e. not waiting for an engine."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
-        """Create an empty barrier. `changed` is called after every change of the state."""
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        """Create an empty barrier. `on_change` is called after every change of its state."""
         self.thinking = 0
         """Number of thinking rollouts, less the waiting requests from outside of any rollout."""
         self._participants: dict[_Participant, None] = {}
-        self._on_change = changed
-        self._trusting = True
+        self._on_change = on_change
+        self._structured = True
         self._timer: asyncio.TimerHandle | None = None
 
     @contextmanager
@@ -123,8 +122,8 @@ class CallBarrier:
             _CURRENT.set(before)
             rollout.open = False
             self._participants.pop(rollout)
-            # Trust returns when all current rollouts have ended.
-            self._trusting = self._trusting or not self._participants
+            # Assume structured concurrency again when all current rollouts have ended.
+            self._structured = self._structured or not self._participants
             self.refresh(rollout)
 
     def wait(self) -> Callable[[], None]:
@@ -134,7 +133,7 @@ class CallBarrier:
             self.thinking -= 1
             self._notify_change()
             return partial(self._resume, None)
-        branch = current.participant.branch(current)
+        branch = current.participant.get_branch(current)
         if branch is not current:
             others = (b for b in _CURRENT.get() if b is not current)
             _CURRENT.set((*others, branch))
@@ -154,18 +153,18 @@ class CallBarrier:
 
     def refresh(self, participant: _Participant) -> None:
         """Update the number of busy rollouts after `participant` has changed."""
-        is_thinking = participant.is_thinking(self._trusting)
+        is_thinking = participant.is_thinking(self._structured)
         self.thinking += is_thinking - participant.thinking
         participant.thinking = is_thinking
         self._notify_change()
 
     def check_deadlock(self) -> None:
-        """Start the deadlock timer if every rollout that blocks the engine is itself waiting."""
-        if self._trusting and self._timer is None:
+        """Start the deadlock timer if every rollout that blocks the engine is waiting itself."""
+        if self._structured and self._timer is None:
             thinking = [p for p in self._participants if p.thinking]
             if thinking and all(p.waiting for p in thinking):
                 loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(_PATIENCE, self._lose_trust)
+                self._timer = loop.call_later(_PATIENCE, self._on_timeout)
 
     def _notify_change(self) -> None:
         if self._timer is not None:
@@ -173,9 +172,9 @@ class CallBarrier:
             self._timer = None
         self._on_change()
 
-    def _lose_trust(self) -> None:
+    def _on_timeout(self) -> None:
         self._timer = None
-        self._trusting = False
+        self._structured = False
         logger.warning(
             "some tasks of a rollout wait for each other while others wait for the engine; the "
             "engine no longer waits for them, so their samples may not be reproducible bit for bit"

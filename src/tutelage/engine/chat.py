@@ -47,9 +47,9 @@ from tutelage.types import (
 
 
 class ChatSession:
-    """Chat client of one attempt; `calls` lists its calls in order of completion.
+    """Chat client of one rollout attempt that records its calls, in order of completion.
 
-    It belongs to the rollout in whose context it was created, whatever task calls it later.
+    A session belongs to the rollout in whose context it was created, whichever task calls it later.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class ChatSession:
             raw = tuple(self.codec.encode(raw))
         last_id = len(self.codec.tokenizer) - 1
         if raw is not None and (not raw or max(raw) > last_id):
-            raise DataError(f"a prompt needs at least one token id, and no id above {last_id}")
-        prompt, lane = self._prompt(history, turns, tools) if raw is None else (raw, self._lane())
+            raise DataError(f"a prompt needs at least one token id, and ids of at most {last_id}")
+        prompt, lane = self._render(history, turns, tools) if raw is None else (raw, self._lane())
         if on_prompt is not None:
             on_prompt(len(prompt))
         # The conversation whose cache the engine keeps: the agent's main or a parallel one.
@@ -108,7 +108,7 @@ class ChatSession:
         session = f"{self._name}/{agent}" + (f"/{lane.number}" if parallel else "")
         self._sessions[session] = None
         # Take them before any await: other calls of the attempt may begin meanwhile.
-        seeds = lane.begin(self._seeds)
+        seeds = lane.start_call(self._seeds)
         started, clock = time.time(), time.perf_counter()
         request = Request(
             prompt, options["sampling"],
@@ -158,12 +158,12 @@ class ChatSession:
         return call
 
     def close(self) -> None:
-        """Release the session's engine slots, those of running calls once the calls end."""
+        """Release the session's engine slots. Slots of running calls are released when they end."""
         self._closed = True
         for session in self._sessions:
             self._engine.release(session)
 
-    def _prompt(
+    def _render(
         self, history: _History, turns: tuple[Message, ...], tools: tuple[ToolSpec, ...]
     ) -> tuple[tuple[int, ...], _Lane]:
         """Return a request's prompt token ids and the lane to sample in.
@@ -171,7 +171,7 @@ class ChatSession:
         If `turns` continue a recorded call, the ids are those of the call plus those of the new
         observations.
         """
-        values = history.find(turns, tools, equal=self.codec.thoughts.keeps)
+        values = history.find(turns, tools, allow_equal=self.codec.thoughts.keeps)
         if values is not None:
             recorded, count = values
             call, closing = recorded.call, self.codec.thoughts.closing
@@ -187,13 +187,13 @@ class ChatSession:
         history.shared = self.codec.shared_length(turns, tools, ids)
         return ids, self._lane()
 
-    def _lane(self, continued: int | None = None) -> _Lane:
-        """Return the lane for a call: the current task's, else the continued call's, else an
-        abandoned one, else a new one."""
+    def _lane(self, number: int | None = None) -> _Lane:
+        """Return the lane for a call: that of the current task or of the continued call, an unused
+        lane, or a new one."""
         idle = [lane for lane in self._lanes if not lane.busy]
         task = asyncio.current_task()
         own = (lane for lane in idle if lane.task is task)
-        continuing = (lane for lane in idle if lane.number == continued)
+        continuing = (lane for lane in idle if lane.number == number)
         unused = (lane for lane in idle if lane.task is None)
         for lane in (*own, *continuing, *unused):
             return lane
@@ -206,7 +206,7 @@ class ChatSession:
 
 @dataclass(frozen=True, slots=True)
 class _RecordedCall:
-    """A finished call and the state needed to continue it."""
+    """A completed call and the state needed to continue it."""
 
     call: Call
     ended: bool
@@ -215,7 +215,7 @@ class _RecordedCall:
 
 
 class _History:
-    """Index of one agent's finished calls, to find the one that a conversation continues."""
+    """Index of an agent's completed calls, to find the call that a conversation continues."""
 
     def __init__(self) -> None:
         self.shared = 0
@@ -226,23 +226,23 @@ class _History:
         self._lengths: set[int] = set()
         """Numbers of messages before the reply in recorded calls."""
 
-    def add(self, recorded: _RecordedCall) -> None:
-        """Index a call, and keep its reply alive so that its `id` is not reused."""
-        reply = recorded.call.reply
-        self._by_object[id(reply)] = recorded
-        self._by_messages[*recorded.call.messages, reply] = recorded
-        self._lengths.add(len(recorded.call.messages))
+    def add(self, entry: _RecordedCall) -> None:
+        """Index a call, and keep a reference to its reply so that its `id()` is not reused."""
+        reply = entry.call.reply
+        self._by_object[id(reply)] = entry
+        self._by_messages[*entry.call.messages, reply] = entry
+        self._lengths.add(len(entry.call.messages))
         if reply.tool_calls:
-            self._by_calls[_call_ids(reply)] = recorded
+            self._by_calls[_call_ids(reply)] = entry
 
     def find(
-        self, turns: Sequence[Message], tools: Sequence[ToolSpec], *, equal: bool = False
+        self, turns: Sequence[Message], tools: Sequence[ToolSpec], *, allow_equal: bool = False
     ) -> tuple[_RecordedCall, int] | None:
-        """Return the latest recorded call that a conversation continues, and the number of messages
-        that the call covers.
+        """Find the latest recorded call that a conversation continues; return the call and the
+        number of messages that it covers.
 
-        With `equal`, equal messages and an equal reply suffice. Returns None if there is no such
-        call, if the messages before its reply differ from the recorded ones, or if nothing can
+        With `allow_equal`, equal messages and an equal reply suffice. Returns None if there is no
+        such call, if the messages before its reply differ from the recorded ones, or if nothing can
         follow the reply.
         """
         for at in range(len(turns) - 2, -1, -1):
@@ -251,7 +251,7 @@ class _History:
                 recorded = self._by_object.get(id(turn))
                 if recorded is None and turn.tool_calls:
                     recorded = self._by_calls.get(_call_ids(turn))
-            if recorded is None and equal and at in self._lengths:
+            if recorded is None and allow_equal and at in self._lengths:
                 recorded = self._by_messages.get(tuple(turns[: at + 1]))
             if recorded is None:
                 continue
@@ -259,7 +259,7 @@ class _History:
                 recorded.ended
                 and recorded.call.tools == tuple(tools)
                 and len(recorded.call.messages) == at
-                and all(map(_is_same, recorded.call.messages, turns))
+                and all(map(_messages_match, recorded.call.messages, turns))
             )
             return (recorded, at + 1) if is_continued else None
         return None
@@ -269,9 +269,8 @@ def _call_ids(turn: Message) -> frozenset[str]:
     return frozenset(call.id for call in turn.tool_calls)
 
 
-def _is_same(recorded: Message, incoming: Message) -> bool:
-    """Return True if an incoming message matches a recorded one, as the module docstring
-    defines."""
+def _messages_match(recorded: Message, incoming: Message) -> bool:
+    """Return True if an incoming message matches a recorded one (see the module docstring)."""
     if recorded == incoming:
         return True
     if recorded.role != incoming.role:
@@ -290,7 +289,7 @@ def _is_same(recorded: Message, incoming: Message) -> bool:
 
 
 class _Lane:
-    """A sequence of non-overlapping calls, numbered for reproducible seeds."""
+    """A sequence of calls that do not overlap, numbered for reproducible seeds."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -305,7 +304,7 @@ class _Lane:
         task = None if self._task is None else self._task()
         return None if task is None or task.done() else task
 
-    def begin(self, seeds: SeedTree) -> SeedTree:
+    def start_call(self, seeds: SeedTree) -> SeedTree:
         """Reserve the lane for a call of the current task, and return the call's seeds."""
         task = asyncio.current_task()
         self._task = None if task is None else ref(task)

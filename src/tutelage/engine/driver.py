@@ -37,11 +37,11 @@ class EngineDriver:
         self.engine = engine
         engine.chunks = 1 if schedule == "free" else _CHUNKS
         self.schedule: Schedule = schedule
-        self.barrier = CallBarrier(self._wake)
+        self.barrier = CallBarrier(self._schedule_step)
         self._waiting: dict[int, tuple[asyncio.Future[Sampled], Callable[[], None], Request]] = {}
         """The future, the end of the wait, and the request, by handle."""
-        self._planned: asyncio.AbstractEventLoop | None = None
-        """Event loop in which a step is planned."""
+        self._scheduled: asyncio.AbstractEventLoop | None = None
+        """Event loop in which a step is scheduled."""
 
     @property
     def max_length(self) -> int:
@@ -85,16 +85,16 @@ class EngineDriver:
         """Drop a conversation's KV cache."""
         self.engine.release(session)
 
-    def _wake(self) -> None:
+    def _schedule_step(self) -> None:
         """Schedule an engine step unless one is already scheduled."""
         loop = asyncio.get_running_loop()
-        if self._planned is not loop:
-            self._planned = loop
+        if self._scheduled is not loop:
+            self._scheduled = loop
             pauses = self.schedule == "free" and self.engine.prefilling
-            (partial(loop.call_later, _PAUSE) if pauses else loop.call_soon)(self._run_turn)
+            (partial(loop.call_later, _PAUSE) if pauses else loop.call_soon)(self._run_step)
 
-    def _run_turn(self) -> None:
-        self._planned = None
+    def _run_step(self) -> None:
+        self._scheduled = None
         if not self._waiting or not self.engine.busy:
             return
         if self.schedule == "deterministic" and self.barrier.thinking > 0:
@@ -128,7 +128,7 @@ class EngineDriver:
             self._resolve(handle, error)
         for handle, result in ended:
             self._resolve(handle, result)
-        self._wake()
+        self._schedule_step()
 
     def _run_steps(self) -> list[tuple[int, Sampled]]:
         """Step the engine until a request ends, or once if another task has to run in between."""
@@ -138,7 +138,7 @@ class EngineDriver:
             if engine.is_deadlocked if free else engine.is_stuck:
                 raise EngineError(
                     f"deadlock: idle conversations hold all {engine.slots} slots while every "
-                    "request waits for one; give the engine more slots"
+                    "request waits for one; increase the number of slots"
                 )
             if free or engine.streaming or engine.failures or engine.prefilling:
                 break

@@ -32,7 +32,7 @@ _PATHS = ("/chat/completions", "/completions", "/responses", "/messages")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Model of a role or an agent, and the server that provides it."""
+    """Model and API server of a role or an agent."""
 
     role: str
     base_url: str
@@ -42,20 +42,20 @@ class Endpoint:
     """Request token ids and log-probabilities from it, to train on them."""
 
     def __post_init__(self) -> None:
-        """Validate the API key. Raises `ConfigError` if no header can carry it."""
+        """Validate the API key. Raises `ConfigError` if it is not valid in an HTTP header."""
         key = validate_api_key(self.api_key, f"the endpoint of {self.role!r}")
         object.__setattr__(self, "api_key", key)
 
     @property
     def on_loopback(self) -> bool:
-        """Return True if the endpoint is on this machine, where tokens cost nothing."""
+        """Return True if the server runs on this machine, so that its tokens are free."""
         return is_loopback(urlsplit(self.base_url).hostname or "")
 
     def to_public_dict(self) -> dict[str, str]:
         """Return the URL and the model as a dictionary without secrets."""
         parts = urlsplit(self.base_url)
-        place = parts.netloc.rpartition("@")[2]
-        url = urlunsplit(parts._replace(netloc=place, query="", fragment=""))
+        netloc = parts.netloc.rpartition("@")[2]
+        url = urlunsplit(parts._replace(netloc=netloc, query="", fragment=""))
         return {"base_url": url, "model": self.model}
 
 
@@ -63,7 +63,7 @@ Endpoints = Mapping[str, Endpoint]
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if the host can be reached from this machine only."""
+    """Return True if the host is a loopback address or `localhost`."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
@@ -79,12 +79,12 @@ def environment() -> dict[str, str]:
 
 
 def read_endpoints(env: Mapping[str, str]) -> dict[str, Endpoint]:
-    """Read the endpoint of every role with a URL or API key from the environment.
+    """Read the endpoints of all roles that have a URL or an API key in the environment.
 
     `OPENAI_BASE_URL`, `OPENAI_API_KEY` and `OPENAI_MODEL` are shared; `TUTELAGE_TASK_MODEL`,
     `TUTELAGE_TASK_BASE_URL`, `TUTELAGE_TASK_API_KEY` apply to the task role, and likewise for
-    GRADIENT and EDIT. Raises `ConfigError` for an invalid http URL, and for a key that no header
-    can carry.
+    GRADIENT and EDIT. Raises `ConfigError` for an invalid HTTP URL, and for a key that is not valid
+    in an HTTP header.
     """
     endpoints: dict[str, Endpoint] = {}
     for role in ROLES:
@@ -103,27 +103,27 @@ def token_bound(text: str) -> int:
     return len(text.encode())
 
 
-def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
-    """Return a server's list of models, waiting at most `seconds` while it is busy.
+def served_models(server: Endpoint, timeout: float = 120.0) -> tuple[str, ...]:
+    """Return the models that a server lists, waiting at most `timeout` seconds for its response.
 
-    The result is empty if the server lists none. Raises `ConfigError` if nothing answers, the key
-    is rejected, or the API is found only at /v1 below the URL.
+    The result is empty if the server lists no models. Raises `ConfigError` if the server does not
+    respond, if it rejects the key, or if its API is only at /v1 below the URL.
     """
     import openai
 
     with openai.OpenAI(
         api_key=server.api_key or NO_KEY,
         base_url=server.base_url,
-        timeout=openai.Timeout(seconds, connect=min(10.0, seconds)),
+        timeout=openai.Timeout(timeout, connect=min(10.0, timeout)),
         max_retries=0,
         http_client=openai.DefaultHttpxClient(mounts=DIRECT),
     ) as api:
         for path in ("/models", "/v1/models"):
             try:
-                answer: Any = api.get(path, cast_to=object, options=key_options(server.api_key))
+                reply: Any = api.get(path, cast_to=object, options=key_options(server.api_key))
                 # The package returns a string if the content type is not JSON.
-                answer = json.loads(answer) if isinstance(answer, str) else answer
-                listed = tuple(str(model["id"]) for model in answer["data"])
+                reply = json.loads(reply) if isinstance(reply, str) else reply
+                models = tuple(str(model["id"]) for model in reply["data"])
             except (KeyError, TypeError, ValueError):
                 return ()
             except openai.APIStatusError as error:
@@ -138,13 +138,13 @@ def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
             except openai.APIConnectionError as error:
                 cause = type(error.__cause__ or error).__name__
                 raise ConfigError(
-                    f"no answer from {server.base_url!r} within {seconds:g} seconds ({cause}: "
+                    f"no answer from {server.base_url!r} within {timeout:g} seconds ({cause}: "
                     f"{error.__cause__ or error}); start the server, check whether it hangs, or "
                     "pass the URL of a running one, including /v1"
                 ) from error
             else:
                 if path == "/models":
-                    return listed
+                    return models
                 raise ConfigError(
                     f"{server.base_url!r} is not the base URL of the server's API; add /v1: "
                     f"{server.base_url}/v1"
@@ -179,10 +179,10 @@ def check_url(url: str) -> str:
             "includes /v1, such as http://localhost:11434/v1"
         )
     if "@" in parts.netloc or parts.query or "#" in url:
-        what = "fragment" if "#" in url else "secret or a query"
+        part = "fragment" if "#" in url else "secret or a query"
         raise ConfigError(
-            f"the base URL at {parts.hostname!r} has a {what}, which errors and records would "
-            "show; remove it, and set a key as OPENAI_API_KEY"
+            f"the base URL at {parts.hostname!r} contains a {part}, which would appear in errors "
+            "and records; remove it, and set a key as OPENAI_API_KEY"
         )
     for path in _PATHS:
         if parts.path.rstrip("/").endswith(path):

@@ -32,9 +32,9 @@ def make_engine(
     All its requests must come from one event loop.
 
     `max_length` is in tokens, at most the policy's own, and by default as memory allows
-    (`Policy.context`); `dtype` defaults to float32. `threads` is the number that a run requests;
-    for a large model on a CPU it sets the threads of a torch operation from here on. With
-    `invariant` a sample does not depend on what else is sampled, see `native.py`; a large model is
+    (`Policy.context_length`); `dtype` defaults to float32. `threads` is the number that a run
+    requests; for a large model on a CPU it sets the threads of later torch operations. With
+    `invariant` a sample does not depend on other requests, see `native.py`; a large model is
     sampled at full speed instead, and its samples repeat if the requests do.
     """
     import torch

@@ -33,10 +33,10 @@ class CallLimits:
     reply_tokens: int
 
     def worst(self, price: Price | None) -> Usage:
-        """Return the worst-case usage that the limits allow."""
+        """Return the maximum usage that the limits allow."""
         tokens = self.calls * (self.prompt_tokens + self.reply_tokens)
-        each = 0.0 if price is None else price.cost(self.prompt_tokens, self.reply_tokens)
-        return Usage(self.calls, tokens, self.calls * each)
+        dollars = 0.0 if price is None else price.cost(self.prompt_tokens, self.reply_tokens)
+        return Usage(self.calls, tokens, self.calls * dollars)
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class UsageMeter:
 
 @dataclass(frozen=True, slots=True)
 class MeteredClient:
-    """Forward one attempt's calls to a model, counting and limiting them with a meter."""
+    """Chat client that counts and limits an attempt's model calls with a usage meter."""
 
     client: ChatClient
     meter: UsageMeter
@@ -65,8 +65,7 @@ class MeteredClient:
     """If set, each request carries a seed of its own, for models that are sampled."""
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
-        """Send one request unless it exceeds the limits. Raises `ContextOverflowError` if it
-        does."""
+        """Send a request. Raises `ContextOverflowError` if it exceeds the limits."""
         meter, caps = self.meter, self.meter.caps
         if meter.calls >= caps.calls:
             raise ContextOverflowError(
@@ -85,13 +84,13 @@ class MeteredClient:
         options["sampling"] = replace(params, max_tokens=min(params.max_tokens, caps.reply_tokens))
         call = await self.client.chat(messages, **options)
         # Without a limit, the size of the reply bounds its tokens.
-        most = _byte_size([call.reply], ()) if caps.reply_tokens == UNBOUNDED else caps.reply_tokens
-        used = call.usage or (min(size, caps.prompt_tokens), most)
+        cap = _byte_size([call.reply], ()) if caps.reply_tokens == UNBOUNDED else caps.reply_tokens
+        used = call.usage or (min(size, caps.prompt_tokens), cap)
         dollars = 0.0 if self.price is None else self.price.cost(*used)
         meter.cost += Cost(1, *used, dollars, int(call.usage is None))
         return call
 
 
 def _byte_size(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
-    number = sum(token_bound(str(m.to_dict())) for m in messages)
-    return number + sum(token_bound(str(t.to_dict())) for t in tools)
+    size = sum(token_bound(str(m.to_dict())) for m in messages)
+    return size + sum(token_bound(str(t.to_dict())) for t in tools)

@@ -47,7 +47,7 @@ _PAIR_BYTES = 16
 
 @dataclass(slots=True)
 class PrefillJob:
-    """Prompt tokens to prefill for the slots that share a cache row.
+    """Prefill of prompt tokens for the slots that share a cache row.
 
     The first `cached` tokens of the prompt are already in the row; the first `shared` are a prefix
     that other prompts have too.
@@ -122,14 +122,14 @@ class NativeEngine:
 
     @property
     def is_stuck(self) -> bool:
-        """Return True if requests are queued but none runs, because idle conversations hold every
-        slot."""
+        """Return True if requests are queued but none is running, because idle conversations hold
+        all slots."""
         return bool(self._pending) and self._slots.idle()
 
     @property
     def is_deadlocked(self) -> bool:
-        """Return True if the engine is stuck for good: all attempts whose idle conversations hold
-        slots are themselves waiting for a slot."""
+        """Return True if the engine is stuck permanently: all attempts whose idle conversations
+        hold slots are waiting for another slot."""
         # The name of a conversation begins with that of its attempt.
         waiting = {(r.session or "").partition("/")[0] for r in self._pending.values()}
         kept = [s.request.session for s in self._slots.all if s.request is not None]
@@ -197,7 +197,7 @@ class NativeEngine:
         """Admit and prefill the requests that fit, decode one token per running slot, and return
         the finished requests."""
         self._clock += 1
-        ended = self._prefill(self._refill()) if self._outdated else []
+        ended = self._prefill(self._refill_jobs()) if self._outdated else []
         ended += self._prefill(self._admit() if self._pending else [])
         running = [slot for slot in self._slots.running() if slot not in self.prefilling]
         return ended + self._decode_step(running) if running else ended
@@ -216,7 +216,7 @@ class NativeEngine:
         Slots that need exactly the same tokens computed share one job.
         """
         queue = sorted(
-            self._pending.items(), key=lambda each: (each[1].order, each[1].lane, each[0])
+            self._pending.items(), key=lambda item: (item[1].order, item[1].lane, item[0])
         )
         admitted: dict[int, Request] = {}
         for handle, request in queue:
@@ -269,19 +269,19 @@ class NativeEngine:
                 batches[-1].append(job)
             else:
                 batches.append([job])
-        logits = torch.cat([self._append(batch)[: len(batch)] for batch in batches])
+        logits = torch.cat([self._prefill_batch(batch)[: len(batch)] for batch in batches])
         lines = enumerate(job for batch in batches for job in batch)
         line_of = {slot: line for line, job in lines for slot in job.slots}
         new = {s: line_of[s] for s in self.prefilling if s in line_of and not self._slots[s].spans}
         self.prefilling = [slot for slot in self.prefilling if slot not in line_of]
         self._peak_tokens = max(self._peak_tokens, 0 if self._jobs else sum(self._row_lengths()))
-        return self._accept(logits, self._tensor([*new.values()]), [*new]) if new else []
+        return self._sample(logits, self._tensor([*new.values()]), [*new]) if new else []
 
     def _prefill_chunk(self, job: PrefillJob, compute: bool) -> bool:
-        """Return True if a prefill job needs more than one further chunk; if `compute`, run its
-        next one.
+        """Compute the next chunk of a prefill job if `compute` is True, unless it is the last one.
 
-        The chunk may be one of the prefix that the job shares with others.
+        Returns True if more than one chunk was left. The chunk may be a part of the prefix that the
+        job shares with others.
         """
         if not job.cached:
             row = self._rows.row[job.slots[0]]
@@ -292,11 +292,11 @@ class NativeEngine:
         end = job.cached + self._backend.prefill_chunk
         incomplete = WHOLE_PROMPT < len(job.prompt) > end
         if incomplete and compute:
-            self._append([replace(job, prompt=job.prompt[:end])], 1)
+            self._prefill_batch([replace(job, prompt=job.prompt[:end])], 1)
             job.cached = end
         return incomplete
 
-    def _refill(self) -> list[PrefillJob]:
+    def _refill_jobs(self) -> list[PrefillJob]:
         """Return the prefill jobs that recompute the KV cache of running requests with the current
         weights."""
         by_row: dict[int, PrefillJob] = {}
@@ -308,8 +308,8 @@ class NativeEngine:
         self._outdated, self._jobs, self.prefilling = False, [], self._slots.running()
         return [*by_row.values()]
 
-    def _append(self, batch: list[PrefillJob], multiple: int = 4) -> Tensor:
-        """Prefill a batch of jobs; return logits with one line per job, then lines of padding."""
+    def _prefill_batch(self, batch: list[PrefillJob], multiple: int = 4) -> Tensor:
+        """Prefill a batch of jobs; return one row of logits per job, followed by padding rows."""
         width = round_up(max(job.size for job in batch), _REACH if self.invariant else 8)
         # Pad batches with the scratch row so that few kernel shapes occur, unless it costs time.
         longest = max(len(job.prompt) for job in batch)
@@ -324,30 +324,30 @@ class NativeEngine:
             self._tensor([job.cached for job in batch] + [0] * extra),
             self._tensor([job.size for job in batch] + [1] * extra),
             rows,
-            self._reach(longest),
+            self._round_up(longest),
         )
 
     # ------------------------------------------------------------ decoding
 
     def _decode_step(self, running: list[int]) -> list[tuple[int, Sampled]]:
-        """Decode the next position of every cache row in use by a running slot, and draw each
-        slot's token."""
+        """Run a decoding step for the cache rows of the running slots, and draw each slot's next
+        token."""
         row_of, chunk = self._rows.row, self._backend.chunk
         used = list(dict.fromkeys(row_of[slot] for slot in running))
         self.computed_tokens += len(used)
         if self.invariant:
             # Use calls whose shape depends on a row's length alone.
-            by_reach: dict[int, list[int]] = {}
+            by_width: dict[int, list[int]] = {}
             for row, position in zip(used, self._position[used].tolist(), strict=True):
-                by_reach.setdefault(self._reach(position + 1), []).append(row)
+                by_width.setdefault(self._round_up(position + 1), []).append(row)
             parts: list[Tensor] = []
             lines: dict[int, int] = {}
-            for reach, rows in by_reach.items():
+            for width, rows in by_width.items():
                 for at in range(0, len(rows), chunk):
                     batch = rows[at : at + chunk]
                     lines |= {row: chunk * len(parts) + i for i, row in enumerate(batch)}
                     padded = self._tensor(batch + [self.slots] * (chunk - len(batch)))
-                    parts.append(self._compute_positions(padded, reach))
+                    parts.append(self._compute_positions(padded, width))
             logits, line = torch.cat(parts), self._tensor([lines[row_of[slot]] for slot in running])
         else:
             # Move rows in use to the front, where reading them needs no gather. Unused rows among
@@ -361,7 +361,7 @@ class NativeEngine:
             logits = self._compute_positions(count, int(self._position[line].max()) + 1)
         used_rows = self._tensor(list(dict.fromkeys(row_of[slot] for slot in running)))
         self._position[used_rows] += 1
-        return self._accept(logits, line, running)
+        return self._sample(logits, line, running)
 
     def _compute_positions(self, rows: Tensor | int, length: int) -> Tensor:
         """Compute the next position of the given cache rows, or of the first `rows`; return logits
@@ -369,10 +369,10 @@ class NativeEngine:
         at = slice(rows) if isinstance(rows, int) else rows
         token, position = self._token[at], self._position[at]
         ones = torch.ones_like(token)
-        return self._backend.extend(token[:, None], position, ones, rows, self._reach(length))
+        return self._backend.extend(token[:, None], position, ones, rows, self._round_up(length))
 
-    def _accept(self, logits: Tensor, line: Tensor, slots: list[int]) -> list[tuple[int, Sampled]]:
-        """Draw and record the next token of `slots`, each from its line of the logits.
+    def _sample(self, logits: Tensor, line: Tensor, slots: list[int]) -> list[tuple[int, Sampled]]:
+        """Draw and record the next token of each slot from its row of the logits.
 
         Requests that end with it are finished, and slots of one row that drew different tokens get
         rows of their own.
@@ -417,8 +417,8 @@ class NativeEngine:
     # ------------------------------------------------------------ helpers
 
     def _copy(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy KV cache rows, given as (source, target) pairs. All are read before any is
-        written."""
+        """Copy KV cache rows, given as (source, target) pairs. All sources are read before any
+        target is written."""
         if not pairs:
             return
         source, target = self._tensor([s for s, _ in pairs]), self._tensor([t for _, t in pairs])
@@ -428,7 +428,7 @@ class NativeEngine:
         self._token[target] = self._token[source]
 
     def _row_lengths(self, excluded: str | None = None) -> list[int]:
-        """Return the length in tokens of each cache row in use, counting prompts in full.
+        """Return the length in tokens of each cache row in use, including complete prompts.
 
         The row of the session `excluded` is left out.
         """
@@ -436,10 +436,10 @@ class NativeEngine:
         kept = ((row, s) for row, s in slots if excluded is None or s.session != excluded)
         return [*{row: len(s.ids) for row, s in kept}.values()]
 
-    def _tensor(self, numbers: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.long, device=self._device)
+    def _tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long, device=self._device)
 
-    def _reach(self, length: int) -> int:
+    def _round_up(self, length: int) -> int:
         """Return the number of cache columns to read for sequences of `length` tokens."""
         step = _INVARIANT_REACH if self.invariant else _REACH
         return min(self.max_length, round_up(length, step))

@@ -11,7 +11,7 @@ from tutelage.types import ChatOptions
 
 
 def recorded_options(options: ChatOptions) -> dict[str, Any]:
-    """Return the `Call` fields that repeat the options of a request."""
+    """Return the options of a request as fields of the recorded `Call`."""
     return {
         "tools": tuple(options.get("tools", ())),
         "sampling": options["sampling"],

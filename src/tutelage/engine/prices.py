@@ -63,7 +63,7 @@ def load_prices(
     chosen = path or env.get(VARIABLE)
     own = Path(chosen or FILE)
     if chosen and not own.is_file():
-        raise ConfigError(f"price table not found: {str(own)!r}; create it, or leave it out")
+        raise ConfigError(f"price table not found: {str(own)!r}; create it or unset the path")
     prices: dict[str, Price] = {}
     for table in (files("tutelage.engine") / FILE, own):
         if not table.is_file():

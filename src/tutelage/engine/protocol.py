@@ -55,8 +55,8 @@ class Request:
     top_logprobs: int = 0
 
     def max_new_tokens(self, max_length: int) -> int:
-        """Return the maximum number of new tokens. Raises `ContextOverflowError` if there is room
-        for none."""
+        """Return the maximum number of new tokens. Raises `ContextOverflowError` if the prompt is
+        empty or fills the context."""
         if len(self.prompt_ids) >= max_length:
             raise ContextOverflowError(
                 f"the prompt has {len(self.prompt_ids)} tokens; the context length is {max_length}"
@@ -69,14 +69,14 @@ class Request:
 
 
 class Engine(Protocol):
-    """Sample continuations for agents, runners and gateways.
+    """Interface of inference engines that sample continuations of prompts.
 
     An engine serves a single event loop for the whole run.
     """
 
     @property
     def version(self) -> int:
-        """Return the version of the current weights, which each sample repeats."""
+        """Return the version of the current weights, which is recorded in each sample."""
         ...
 
     def update_weights(self, source: Policy, version: int) -> None:
@@ -89,8 +89,8 @@ class Engine(Protocol):
         ...
 
     def free(self) -> None:
-        """Free memory until the next `update_weights`. Until then nothing can be sampled, and the
-        engine has no version."""
+        """Free memory until the next `update_weights`. Until then the engine cannot sample and has
+        no version."""
         ...
 
     async def sample(self, request: Request) -> Sampled:

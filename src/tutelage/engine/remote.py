@@ -135,23 +135,23 @@ class RemoteChatClient:
         """
         raw = options.get("prompt") is not None
         if raw or options["sampling"].max_thinking_tokens:
-            cannot = "continue raw prompts" if raw else "limit thinking tokens"
+            action = "continue raw prompts" if raw else "limit thinking tokens"
             raise ConfigError(
-                f"the model at {self._base_url + _PATH!r} is served by chat completions, which "
-                f"cannot {cannot}; send the request to its server directly"
+                f"the chat completions API at {self._base_url + _PATH!r} cannot {action}; send the "
+                "request to the model's server directly"
             )
         index, self._started = self._started, self._started + 1
         seeds = self._seeds.child("call", index)
         body = request_body(messages, options) | {"model": self._model}
         if self._token_ids:
             body |= {"return_token_ids": True, "logprobs": True}
-        started, begun = time.time(), time.perf_counter()
+        started, clock = time.time(), time.perf_counter()
         completion = await self._send(replace_surrogates(body), on_text, on_fields)
         try:
             reply, sampled, prompt = read_completion(completion, seeds)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            what = f"an invalid chat completion ({error!r})"
-            raise self._malformed_reply(what, completion) from error
+            reason = f"an invalid chat completion ({error!r})"
+            raise self._malformed_reply(reason, completion) from error
         call = Call(
             id=seeds.id("call"),
             index=index,
@@ -160,7 +160,7 @@ class RemoteChatClient:
             sampled=sampled,
             reply=reply,
             started=started,
-            seconds=time.perf_counter() - begun,
+            seconds=time.perf_counter() - clock,
             policy=None,
             thought=split_thought(reply.content or "")[0],
             model=self._model,
@@ -180,7 +180,7 @@ class RemoteChatClient:
     # ------------------------------------------------------------ sending
 
     async def _send(self, body: JSON, on_text: OnText | None, on_fields: OnFields | None) -> JSON:
-        """Send a request without the fields that the server rejects, and return the completion.
+        """Send a request without the fields that the server rejects, and return the response.
 
         The fields of the accepted request are remembered for later ones.
         """
@@ -189,15 +189,15 @@ class RemoteChatClient:
             sent = fields.translate(body)
             try:
                 if on_text is None:
-                    answer = await self._post(sent)
+                    reply = await self._post(sent)
                 else:
-                    answer = await self._stream(sent, on_text, on_fields)
-                if not isinstance(answer, dict):
-                    what = f"{type(answer).__name__} instead of an object"
-                    raise self._malformed_reply(what, answer)
-                completion = cast("JSON", answer)
+                    reply = await self._stream(sent, on_text, on_fields)
+                if not isinstance(reply, dict):
+                    reason = f"{type(reply).__name__} instead of an object"
+                    raise self._malformed_reply(reason, reply)
+                completion = cast("JSON", reply)
                 if completion.get("error"):
-                    raise _refusal(self._server, completion["error"])
+                    raise _to_error(self._server, completion["error"])
             except RemoteError as error:
                 adapted = fields.adapt(error, sent)
                 if adapted is None:
@@ -212,11 +212,11 @@ class RemoteChatClient:
         if self._api is None:
             self._api = connect(self._base_url, self._key, self._timeout, self._attempts)
         try:
-            answer: Any = await self._api.post(
+            reply: Any = await self._api.post(
                 _PATH, body=body, cast_to=object, options=key_options(self._key), **stream
             )
             # The package returns a string if the content type is not JSON.
-            return replace_surrogates(json.loads(answer) if isinstance(answer, str) else answer)
+            return replace_surrogates(json.loads(reply) if isinstance(reply, str) else reply)
         except Exception as error:
             raise self._engine_error(error) from error
 
@@ -253,19 +253,19 @@ class RemoteChatClient:
 
     # ------------------------------------------------------------ errors
 
-    def _malformed_reply(self, what: str, answer: Any) -> MalformedReplyError:
+    def _malformed_reply(self, reason: str, reply: Any) -> MalformedReplyError:
         """Return the error for a 200 response that is not a completion, quoting its beginning."""
-        text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-        return MalformedReplyError(f"{self._server} answered 200 with {what}: {text[:_SHOWN]!r}")
+        text = reply if isinstance(reply, str) else json.dumps(reply, ensure_ascii=False)
+        return MalformedReplyError(f"{self._server} answered 200 with {reason}: {text[:_SHOWN]!r}")
 
     def _engine_error(self, error: Exception) -> EngineError:
         """Convert an error of the openai package or of httpx to an `EngineError`."""
         import openai
 
         if isinstance(error, openai.APIStatusError):
-            return _refusal(self._server, error.body, error.response)
+            return _to_error(self._server, error.body, error.response)
         if isinstance(error, openai.APIError) and not isinstance(error, openai.APIConnectionError):
-            return _refusal(self._server, error.body)  # reported in a stream
+            return _to_error(self._server, error.body)  # reported in a stream
         if isinstance(error, ValueError):
             return self._malformed_reply(f"invalid JSON ({error})", getattr(error, "doc", ""))
         cause = error.__cause__ or error
@@ -279,8 +279,8 @@ class RemoteChatClient:
         return UnreachableError(f"incomplete reply from {self._server}: {name}: {cause}")
 
 
-def _refusal(server: str, body: object, response: Any = None) -> EngineError:
-    """Convert a server's error response, also one of status 200, to an exception."""
+def _to_error(server: str, body: object, response: Any = None) -> EngineError:
+    """Convert an error response of a server, which may have status 200, to an exception."""
     error = cast("JSON", body) if isinstance(body, dict) else {}
     message = replace_surrogates(str(error.get("message") or body or ""))
     code = error.get("code")
@@ -291,21 +291,20 @@ def _refusal(server: str, body: object, response: Any = None) -> EngineError:
     if response is not None:
         status = int(response.status_code)
     refused = RemoteError(f"{server} answered {status}: {message[:500]}", status)
-    refused.param, refused.code = _read_word(error.get("param")), _read_word(code)
+    refused.param, refused.code = _read_text(error.get("param")), _read_text(code)
     if response is not None:
-        refused.retry_after = _retry_after(response.headers)
+        refused.retry_after = _parse_retry_after(response.headers)
         retried = response.request.headers.get("x-stainless-retry-count", "0") != "0"
         refused.final = retried or response.headers.get("x-should-retry") == "false"
     return refused
 
 
-def _read_word(value: Any) -> str | None:
-    """Return an error field if it is a non-numeric string, else None (a number would repeat the
-    status)."""
+def _read_text(value: Any) -> str | None:
+    """Return an error field if it is a non-numeric string, otherwise None."""
     return value if isinstance(value, str) and value and not value.isdecimal() else None
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
+def _parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the server's requested retry delay in seconds, or None."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         with suppress(ValueError):
@@ -355,8 +354,7 @@ def request_body(messages: Sequence[Message], options: ChatOptions) -> JSON:
 
 
 def _to_json(message: Message) -> JSON:
-    """Convert a message to JSON with its extra fields, and with content parts if one is not plain
-    text."""
+    """Convert a message to JSON with its extra fields. Parts are kept unless all are text."""
     extra = {name: value for name, value in message.extra.items() if name not in _RECORDED}
     value: Any = message.extra.get(_PARTS)
     parts = [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
@@ -367,9 +365,9 @@ def _to_json(message: Message) -> JSON:
 
 
 def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tuple[int, ...]]:
-    """Return a completion's reply, its tokens, and the prompt's token ids.
+    """Parse a chat completion into the reply, its sampled tokens, and the prompt's token ids.
 
-    Ids are empty if the server reports none.
+    Token ids are empty if the server does not report them.
 
     Raises `RemoteError` if the server aborted the reply, and `KeyError`, `TypeError` and other
     errors of Python if the data is not a chat completion.
@@ -377,10 +375,10 @@ def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tupl
     choice = data["choices"][0]
     message, ended = choice["message"], choice.get("finish_reason")
     if ended in _ABORTED:
-        raise RemoteError(f"the server ended its reply with the finish reason {ended!r}", 502)
+        raise RemoteError(f"the server aborted its reply with the finish reason {ended!r}", 502)
     content = message.get("content")
     if not isinstance(content, str | None):
-        raise TypeError(f"content is {type(content).__name__}")
+        raise TypeError(f"`content` is {type(content).__name__}, not a string")
     calls: list[ToolCall] = []
     for i, entry in enumerate(message.get("tool_calls") or ()):
         call = ToolCall.from_dict(entry)
@@ -400,7 +398,7 @@ def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tupl
 
 
 def _read_usage(usage: Any) -> Usage:
-    """Return the token counts that a server reports, even if they are floats such as 7.0."""
+    """Return the token counts that a server reports, converting floats such as 7.0."""
     counted = cast("JSON", usage) if isinstance(usage, dict) else {}
     counts = [counted.get(f"{kind}_tokens") for kind in ("prompt", "completion")]
     numbers = [int(n) for n in counts if isinstance(n, int | float) and n >= 0 and n % 1 == 0]
@@ -420,35 +418,35 @@ def add_chunk(completion: JSON, chunk: JSON) -> JSON:
     return {}
 
 
-def add_delta(whole: JSON, delta: Mapping[str, Any]) -> None:
-    """Merge a streamed delta into `whole`.
+def add_delta(target: JSON, delta: Mapping[str, Any]) -> None:
+    """Merge a streamed delta into `target`.
 
     Texts and lists grow; objects are merged, and so are list entries with an `index`, such as tool
     calls.
     """
     for name, value in delta.items():
-        current = whole.get(name)
+        current = target.get(name)
         if isinstance(value, dict):
-            whole[name] = current if isinstance(current, dict) else {}
-            add_delta(whole[name], cast("JSON", value))
+            target[name] = current if isinstance(current, dict) else {}
+            add_delta(target[name], cast("JSON", value))
         elif isinstance(value, list):
             entries: list[Any] = current or []
-            whole[name] = entries
+            target[name] = entries
             for entry in cast("list[Any]", value):
                 numbered = isinstance(entry, dict) and "index" in entry
-                match = next((e for e in entries if _extends(e, entry)), None) if numbered else None
+                match = next((e for e in entries if _matches(e, entry)), None) if numbered else None
                 if match is None:
                     entries.append(deepcopy(entry))
                 else:
                     add_delta(match, entry)
         elif isinstance(value, str) and isinstance(current, str) and name not in _WHOLE:
-            whole[name] = current + value
+            target[name] = current + value
         elif value is not None:
-            whole[name] = value
+            target[name] = value
 
 
-def _extends(current: Any, entry: JSON) -> bool:
-    """Return True if a delta's list entry continues `current`: it has the same index and type.
+def _matches(current: Any, entry: JSON) -> bool:
+    """Return True if a streamed list entry continues `current`: it has the same index and type.
 
     Later pieces of an entry may leave out the type.
     """
@@ -484,9 +482,9 @@ def connect(
 
 
 class RemoteServers:
-    """Create clients of named servers: a new one per attempt, over shared connections.
+    """Factory of clients for named servers. The clients of a server share a connection.
 
-    It belongs to the event loop in which its clients are used; call `aclose` in that loop.
+    A factory belongs to the event loop in which its clients are used; call `aclose` in that loop.
     """
 
     def __init__(self, servers: Mapping[str, Endpoint], *, timeout: float = 600.0) -> None:
@@ -499,9 +497,9 @@ class RemoteServers:
     def __call__(self, name: str, seeds: SeedTree) -> RemoteChatClient:
         """Create a client of the server `name`."""
         server = self._servers[name]
-        place = server.base_url, server.api_key
-        if place not in self._apis:
-            self._apis[place] = connect(*place, self._timeout)
+        key = server.base_url, server.api_key
+        if key not in self._apis:
+            self._apis[key] = connect(*key, self._timeout)
         return RemoteChatClient(
             server.base_url,
             server.api_key,
@@ -511,7 +509,7 @@ class RemoteServers:
             token_ids=server.token_ids,
             timeout=self._timeout,
             fields=self._fields[server.base_url, server.model],
-            api=self._apis[place],
+            api=self._apis[key],
         )
 
     async def aclose(self) -> None:

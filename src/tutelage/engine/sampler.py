@@ -39,7 +39,7 @@ def draw(
     line_B: Tensor | None = None,
     threads: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw a token per row: token_B, logprob_B at the row's temperature, raw_logprob_B at 1.
+    """Draw a token per row; return it, its log-probability at the row's temperature, and that at 1.
 
     A temperature of 0 takes the most likely token, with its log-probability at temperature 1. None
     means 1 for every row; `top_p_B` of 1 and `top_k_B` of 0 exclude nothing. `line_B` is the line
@@ -55,7 +55,7 @@ def draw(
         cdf_LV = logp_LV.exp().cumsum(-1)
         if line_B is None:
             line_B = torch.arange(len(logits_LV), device=logits_LV.device)
-        token_B = _invert(cdf_LV.index_select(0, line_B), uniform_B)
+        token_B = _invert_cdf(cdf_LV.index_select(0, line_B), uniform_B)
         logp_B = logp_LV[line_B, token_B]
         return token_B, logp_B, logp_B
     logits_BV = (logits_LV if line_B is None else logits_LV.index_select(0, line_B)).float()
@@ -69,7 +69,7 @@ def draw(
     support_BV = warm_BV
     if top_p_B is not None and top_k_B is not None and not whole:
         support_BV = _truncate(warm_BV, top_p_B, top_k_B)
-    token_B = _invert(support_BV.exp().cumsum(-1), uniform_B)
+    token_B = _invert_cdf(support_BV.exp().cumsum(-1), uniform_B)
     if greedy_B is not None:
         token_B = torch.where(greedy_B, logits_BV.argmax(-1), token_B)
     pick = token_B[:, None]
@@ -83,7 +83,7 @@ def _draw_by_blocks(
     line_B: Tensor | None,
     threads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw one token per row from a large vocabulary: first its block, then the token in the
+    """Draw one token per row from a large vocabulary: first its block, then the token within the
     block."""
     step = _AT_ONCE if logits_LV.device.type == "cpu" else len(uniform_B)
 
@@ -93,11 +93,11 @@ def _draw_by_blocks(
         raw_BV = F.pad(raw_BV, (0, -raw_BV.shape[1] % _BLOCK), value=-torch.inf)
         raw_BV = raw_BV - raw_BV.amax(-1, keepdim=True)
         if temperature_B is None:
-            token_B, logp_B, _ = _draw_blocks(raw_BV, uniform_B[rows])
+            token_B, logp_B, _ = _draw_in_blocks(raw_BV, uniform_B[rows])
             return token_B, logp_B, logp_B
         greedy_B = temperature_B[rows] == 0
         warm_BV = raw_BV / torch.where(greedy_B, 1.0, temperature_B[rows])[:, None]
-        token_B, logp_B, total_B1 = _draw_blocks(warm_BV, uniform_B[rows])
+        token_B, logp_B, total_B1 = _draw_in_blocks(warm_BV, uniform_B[rows])
         token_B = torch.where(greedy_B, raw_BV.argmax(-1), token_B)
         pick, normal = token_B[:, None], raw_BV.exp().sum(-1, keepdim=True).log()
         logp = warm_BV.gather(1, pick) - total_B1.log()
@@ -109,7 +109,7 @@ def _draw_by_blocks(
     return token_B, logp_B, raw_B
 
 
-def _draw_blocks(scores_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _draw_in_blocks(scores_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Draw a token per row; return it, its log-probability and the softmax denominator [B, 1].
 
     Points lie below the sums that are searched, so the token found has a positive probability.
@@ -128,7 +128,7 @@ def _draw_blocks(scores_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor, 
     return token_B1.squeeze(1), logp_B1.squeeze(1), total_B1
 
 
-def _invert(cdf_BV: Tensor, uniform_B: Tensor) -> Tensor:
+def _invert_cdf(cdf_BV: Tensor, uniform_B: Tensor) -> Tensor:
     """Return the token at which each row's cumulative mass passes the fraction `uniform_B` of the
     total."""
     point_B1 = uniform_B[:, None].to(cdf_BV.dtype) * cdf_BV[:, -1:]

@@ -61,10 +61,10 @@ class ScriptedReply:
 
     def text(self) -> str:
         """Return the reply in the Hermes format, as a model would write it."""
-        named = [(orjson.dumps(name).decode(), arguments) for name, arguments in self.tool_calls]
+        pairs = [(orjson.dumps(name).decode(), arguments) for name, arguments in self.tool_calls]
         calls = "".join(
             f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
-            for name, arguments in named
+            for name, arguments in pairs
         )
         return (self.content or "") + calls
 
@@ -92,12 +92,12 @@ _LINE = TypeAdapter(ScriptedReply)
 
 
 class Script:
-    """The prepared replies of a script. Several clients may play it, each from the start."""
+    """Prepared replies of a scripted model. Several clients can replay the same script."""
 
     def __init__(self, replies: Iterable[ScriptedReply | str], source: str = "the script") -> None:
-        """Create a script from prepared replies. A text stands for a reply with that content.
+        """Create a script from prepared replies. A string is a reply with that content.
 
-        Raises `DataError` if there are none.
+        Raises `DataError` if there are no replies.
         """
         self.replies = tuple(ScriptedReply(r) if isinstance(r, str) else r for r in replies)
         self.source = source
@@ -106,7 +106,7 @@ class Script:
 
     @staticmethod
     def load(path: str | Path) -> Script:
-        """Read a script file. Raises `DataError` that names the line of the first mistake."""
+        """Read a script file. Raises `DataError` with the line number of the first error."""
         try:
             data = Path(path).read_bytes()
         except OSError as error:

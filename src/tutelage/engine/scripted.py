@@ -38,7 +38,7 @@ _LINES, _SHOWN = 10, 200
 
 
 class ByteCodec:
-    """Codec that uses UTF-8 bytes as token ids, in place of a tokenizer. Token 256 ends a turn."""
+    """Codec that uses UTF-8 bytes as token ids instead of a tokenizer. Token 256 ends a turn."""
 
     end = 256
     eos_ids = frozenset({end})
@@ -59,7 +59,7 @@ class ByteCodec:
 
 
 class ScriptedClient:
-    """Chat client that plays a script. Tokens are bytes, each with log-probability 0."""
+    """Chat client that returns scripted replies. Tokens are bytes, each with log-probability 0."""
 
     codec = ByteCodec()
 
@@ -71,7 +71,7 @@ class ScriptedClient:
         name: str = "scripted",
         keep: int | None = None,
     ) -> None:
-        """Create a client that plays `script` from its start and keeps at most `keep` calls.
+        """Create a client that replays `script` from its start and keeps at most `keep` calls.
 
         The limit is for servers that run indefinitely.
         """
@@ -89,8 +89,8 @@ class ScriptedClient:
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Return the next scripted reply that fits the request. Raises `RemoteError` 404 if no line
-        fits.
+        """Return the next scripted reply that fits the request. Raises `RemoteError` 404 if there
+        is none.
 
         `seed` has no effect.
         """
@@ -142,14 +142,14 @@ class ScriptedClient:
         return call
 
     def _take_reply(self, messages: Sequence[Message], options: ChatOptions) -> ScriptedReply:
-        """Take the first unused script line that fits the text since the assistant's last turn."""
+        """Return the first unused reply that fits the text since the assistant's last turn."""
         new = [*takewhile(lambda message: message.role != "assistant", reversed(messages))]
         text = "\n".join(message.content or "" for message in reversed(new))
         tools = sorted(tool.name for tool in options.get("tools", ()))
         constraint = options.get("constraint") or Constraint()
         lines = self._script.replies
-        fitting = [i for i, line in enumerate(lines) if line.fits(text, tools, constraint)]
-        if not fitting:
+        matches = [i for i, line in enumerate(lines) if line.fits(text, tools, constraint)]
+        if not matches:
             raise RemoteError(
                 f"no reply in {self._script.source} matches the request, which has tool_choice="
                 f"{constraint.tool_choice!r}, parallel_tool_calls={constraint.parallel_tool_calls}"
@@ -157,11 +157,11 @@ class ScriptedClient:
                 f"has {', '.join(line.to_short_json() for line in lines[:_LINES])}",
                 404,
             )
-        if self._used.issuperset(fitting):
+        if self._used.issuperset(matches):
             self._used.clear()
-        taken = next(i for i in fitting if i not in self._used)
-        self._used.add(taken)
-        return lines[taken]
+        index = next(i for i in matches if i not in self._used)
+        self._used.add(index)
+        return lines[index]
 
 
 async def scripted_text(reply: ScriptedReply) -> str:

@@ -26,27 +26,25 @@ class ServerFields:
     """`max_tokens` is called `max_completion_tokens`, as for reasoning models."""
 
     def translate(self, body: JSON) -> JSON:
-        """Return a request with only the fields that the server accepts, under the names it
-        knows."""
+        """Return a request with only the fields that the server accepts, renamed if necessary."""
         unknown = {*(() if self.seed else ("seed",)), *(() if self.token_ids else _FOR_TOKEN_IDS)}
         renamed = {"max_tokens": "max_completion_tokens"} if self.completion_tokens else {}
         return {renamed.get(k, k): v for k, v in body.items() if k not in unknown}
 
-    def adapt(self, refusal: RemoteError, sent: JSON) -> ServerFields | None:
-        """Return the request fields to try after a refusal, or None if the refusal names no
-        field."""
-        message = str(refusal)
-        if refusal.status not in (400, 422):  # the statuses of servers for an unknown field
+    def adapt(self, error: RemoteError, body: JSON) -> ServerFields | None:
+        """Return the fields to retry with after an error, or None if the error names no field."""
+        message = str(error)
+        if error.status not in (400, 422):  # the statuses of servers for an unknown field
             return None
-        if "max_tokens" in sent and "max_completion_tokens" in message:
+        if "max_tokens" in body and "max_completion_tokens" in message:
             return replace(self, completion_tokens=True)
-        if "return_token_ids" in sent and any(name in message for name in _FOR_TOKEN_IDS):
+        if "return_token_ids" in body and any(name in message for name in _FOR_TOKEN_IDS):
             return replace(self, token_ids=False)
-        if "seed" in sent and "seed" in message.lower():
+        if "seed" in body and "seed" in message.lower():
             return replace(self, seed=False)
         return None
 
-    def learn(self, accepted: ServerFields) -> None:
-        """Adopt the fields of an accepted request for all clients of the server."""
-        for field in fields(accepted):
-            setattr(self, field.name, getattr(accepted, field.name))
+    def learn(self, other: ServerFields) -> None:
+        """Copy the fields of an accepted request, for all clients of the server."""
+        for field in fields(other):
+            setattr(self, field.name, getattr(other, field.name))

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 
 class CacheRows:
-    """Track which slots read which of the KV cache rows 0..count-1."""
+    """Assignment of engine slots to KV cache rows 0..count-1, which several slots can share."""
 
     def __init__(self, count: int) -> None:
         self.row: list[int] = [-1] * count
@@ -41,17 +41,17 @@ class CacheRows:
         if not self.readers[row]:
             heapq.heappush(self._free, row)
 
-    def separate(self, slots: Sequence[int], drawn: Sequence[int]) -> list[tuple[int, int]]:
+    def separate(self, slots: Sequence[int], tokens: Sequence[int]) -> list[tuple[int, int]]:
         """Move slots that share a cache row but drew different tokens to separate rows.
 
         Returns the rows to copy as pairs (source, target).
         """
-        parts: dict[int, dict[int, list[int]]] = {}
-        for slot, token in zip(slots, drawn, strict=True):
+        by_token: dict[int, dict[int, list[int]]] = {}
+        for slot, token in zip(slots, tokens, strict=True):
             row = self.row[slot]
             if len(self.readers[row]) > 1:
-                parts.setdefault(row, {}).setdefault(token, []).append(slot)
-        groups = [(row, group) for row, p in parts.items() for group in list(p.values())[1:]]
+                by_token.setdefault(row, {}).setdefault(token, []).append(slot)
+        groups = [(row, group) for row, p in by_token.items() for group in list(p.values())[1:]]
         return [(row, self.open(group)) for row, group in groups]
 
     def gather(self, rows: Collection[int], count: int) -> list[tuple[int, int]]:
@@ -63,8 +63,8 @@ class CacheRows:
         movers = [row for row in rows if row >= count]
         if not movers:
             return []
-        taken = set(rows)
-        holes = [row for row in range(count) if row not in taken][: len(movers)]
+        used = set(rows)
+        holes = [row for row in range(count) if row not in used][: len(movers)]
         pairs = list(zip(holes, sorted(movers), strict=True))
         readers = self.readers
         for hole, mover in pairs:

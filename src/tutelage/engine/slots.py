@@ -16,7 +16,7 @@ from tutelage.engine.sharing import CacheRows
 
 @dataclass(slots=True)
 class _Slot:
-    """One conversation's cached tokens, and its running request if any."""
+    """Cached tokens of a conversation, and its running request if any."""
 
     ids: tuple[int, ...] = ()
     """Tokens whose keys and values are cached; while a request runs, those of its prompt."""
@@ -31,7 +31,7 @@ class _Slot:
 
 
 class Slots:
-    """Assign conversations to slots 0..count-1, which read as many KV cache rows."""
+    """Assign conversations to engine slots 0..count-1, each of which reads a KV cache row."""
 
     def __init__(self, count: int, rows: CacheRows, *, invariant: bool) -> None:
         self.all = [_Slot() for _ in range(count)]
@@ -51,18 +51,18 @@ class Slots:
         return all(state.handle is None for state in self.all)
 
     def end(self, session: str) -> int | None:
-        """Forget a conversation; return its slot, or None if it has none or a request runs in
-        it."""
+        """Remove a conversation and return its slot, or None if it has no slot or a running
+        request."""
         slot = self._by_session.pop(session, None)
         if slot is None:
             return None
         self.all[slot].session = None
         return slot if self.all[slot].handle is None else None
 
-    def place(self, request: Request, handle: int, now: int) -> int | None:
-        """Return the slot for a request: its conversation's, else a free one, else an idle one.
+    def place(self, request: Request, handle: int, step: int) -> int | None:
+        """Return the slot for a request: its conversation's slot, a free slot or an idle slot.
 
-        Returns None while there is no such slot, or while the previous turn of the conversation
+        Returns None while no slot is available, or while the previous turn of the conversation
         runs.
         """
         # In invariant mode nothing is evicted, so requests outside of the main lane of a rollout
@@ -83,7 +83,7 @@ class Slots:
             self.clear(min(idle)[1])
         slot = heapq.heappop(self._free) if slot is None else slot
         state = self.all[slot]
-        state.handle, state.request, state.used = handle, request, now
+        state.handle, state.request, state.used = handle, request, step
         state.session, state.spans = session, []
         if session is not None:
             self._by_session[session] = slot

@@ -28,7 +28,7 @@ Alternatives = tuple[tuple[int, float], ...]
 
 
 class Streams:
-    """Token streams of the slots: draw and record up to `length` tokens for each slot."""
+    """Draw and record up to `length` tokens for each engine slot."""
 
     def __init__(self, slots: int, length: int, device: torch.device, threads: int) -> None:
         self._device, self._length, self._threads = device, length, threads
@@ -62,14 +62,14 @@ class Streams:
         numbers = np.zeros((len(slots), self._length), dtype=np.float32)
         for line, request, limit in zip(numbers, requests, limits, strict=True):
             line[:limit] = uniforms(request.seed, limit)
-        at = self._tensor(slots)
+        at = self._to_tensor(slots)
         self._count[at] = 0
-        self._limit[at] = self._tensor(limits)
-        self._top_k[at] = self._tensor([p.top_k for p in params])
-        self._temperature[at] = self._tensor([p.temperature for p in params], torch.float32)
-        self._top_p[at] = self._tensor([p.top_p for p in params], torch.float32)
+        self._limit[at] = self._to_tensor(limits)
+        self._top_k[at] = self._to_tensor([p.top_k for p in params])
+        self._temperature[at] = self._to_tensor([p.temperature for p in params], torch.float32)
+        self._top_p[at] = self._to_tensor([p.top_p for p in params], torch.float32)
         plain = [(p.temperature, p.top_p, p.top_k) == (1, 1, 0) for p in params]
-        self._plain[at] = self._tensor(plain, torch.bool)
+        self._plain[at] = self._to_tensor(plain, torch.bool)
         self._uniform[at] = torch.from_numpy(numbers).to(self._device)
         for slot, request in zip(slots, requests, strict=True):
             for states in (self._matchers, self.failed, self._top):
@@ -82,9 +82,9 @@ class Streams:
     def draw(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
     ) -> tuple[Tensor, list[bool]]:
-        """Draw and record the next token of each slot from its line of the logits.
+        """Draw and record the next token of each slot from its row of the logits.
 
-        Returns the tokens, and for each of them whether it is the last one that its request allows.
+        Returns the tokens, and for each token True if its request does not allow another one.
         """
         bound = [i for i, s in enumerate(slots) if s in self._matchers] if self._matchers else []
         if not bound:
@@ -94,10 +94,10 @@ class Streams:
         full = [False] * len(slots)
         for group, method in ((free, self._draw), (bound, self._draw_constrained)):
             if group:
-                where = self._tensor(group)
+                where = self._to_tensor(group)
                 token[where], last = method([slots[i] for i in group], logits_LV, line_B[where])
-                for i, ends in zip(group, last, strict=True):
-                    full[i] = ends
+                for i, is_last in zip(group, last, strict=True):
+                    full[i] = is_last
         return token, full
 
     def _draw_constrained(
@@ -117,15 +117,15 @@ class Streams:
                 line[:] = -1  # so that a token can be drawn and discarded
         allowed_BV = unpack(torch.from_numpy(words).to(self._device), vocab)
         logits_BV = logits_LV.index_select(0, line_B).masked_fill(~allowed_BV, -torch.inf)
-        every = torch.arange(len(slots), device=self._device)
-        token, full = self._draw(slots, logits_BV, every)
-        counts, drawn = allowed_BV.sum(1).tolist(), token.tolist()
-        for slot, count, one in zip(slots, counts, drawn, strict=True):
+        indices = torch.arange(len(slots), device=self._device)
+        token, full = self._draw(slots, logits_BV, indices)
+        counts, tokens = allowed_BV.sum(1).tolist(), token.tolist()
+        for slot, count, drawn in zip(slots, counts, tokens, strict=True):
             self._allowed[slot].append(count)
             if slot in self.failed:
                 continue
             try:
-                self._matchers[slot].accept(one)
+                self._matchers[slot].accept(drawn)
             except EngineError as error:
                 self.failed[slot] = error
         return token, full
@@ -133,8 +133,8 @@ class Streams:
     def _draw(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
     ) -> tuple[Tensor, list[bool]]:
-        """Draw a token for each slot, either all with a grammar or all without one."""
-        at = self._tensor(slots)
+        """Draw a token for each slot. Either all slots have a grammar or none has."""
+        at = self._to_tensor(slots)
         count = self._count[at]
         plain = bool(self._plain[at].all())
         token, logp, raw = draw(
@@ -148,8 +148,8 @@ class Streams:
         )
         for slot, line in zip(slots, line_B.tolist(), strict=True) if self._top else ():
             if slot in self._top:
-                most, draws = self._top[slot]
-                values, ids = logits_LV[line].float().log_softmax(-1).topk(most)
+                number, draws = self._top[slot]
+                values, ids = logits_LV[line].float().log_softmax(-1).topk(number)
                 pairs = zip(ids.tolist(), values.tolist(), strict=True)
                 draws.append(tuple((i, x) for i, x in pairs if x > -math.inf))
         self._tokens[at, count] = token
@@ -165,10 +165,10 @@ class Streams:
     def take(
         self, slot: int, reason: StopReason, version: int, spans: Sequence[tuple[int, int]]
     ) -> Sampled:
-        """Return a slot's finished sample; `spans` are those of its earlier policy versions."""
+        """Return a slot's finished sample. `spans` are the spans of earlier policy versions."""
         count = int(self._count[slot])
-        drawn = (self._tokens, self._logp, self._raw)
-        tokens, logp, raw = (tuple(each[slot, :count].tolist()) for each in drawn)
+        tensors = (self._tokens, self._logp, self._raw)
+        tokens, logp, raw = (tuple(t[slot, :count].tolist()) for t in tensors)
         bound = self._matchers.pop(slot, None) is not None
         allowed = tuple(self._allowed.pop(slot)) if bound else ()
         top = tuple(self._top.pop(slot, (0, []))[1])
@@ -176,5 +176,5 @@ class Streams:
         first = all_spans[0][0]
         return Sampled(tokens, logp, raw, reason, first, allowed, top, merge_spans(all_spans))
 
-    def _tensor(self, values: Sequence[float], dtype: torch.dtype = torch.long) -> Tensor:
+    def _to_tensor(self, values: Sequence[float], dtype: torch.dtype = torch.long) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=self._device)

@@ -23,7 +23,7 @@ SEED_BITS = 63
 
 
 def sample(engine: Engine, codec: Codec, request: Request) -> Awaitable[Sampled]:
-    """Sample a reply, with a limit on thinking tokens if it is below the room for the reply."""
+    """Sample a reply, and limit its thinking tokens if a limit below its maximum length is set."""
     sampling, prompt = request.sampling, request.prompt_ids
     room = min(sampling.max_tokens, engine.max_length - len(prompt))
     limits = (codec.thoughts.max_tokens, sampling.max_thinking_tokens)
@@ -99,8 +99,8 @@ async def _sample_limited(
 def _close_thought(
     codec: Codec, request: Request, first: Sampled
 ) -> tuple[Sampled, tuple[int, ...], Grammar | None]:
-    """Return the kept part of a reply at its thinking limit, the tokens that close the thought, and
-    the grammar of the rest.
+    """Return a reply truncated at its thinking limit, the tokens that close the thought, and the
+    grammar of the rest.
 
     A last character of which only some bytes were sampled is dropped. A grammar without thoughts is
     followed, whatever the prompt opens.

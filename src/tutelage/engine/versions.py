@@ -17,7 +17,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def version_spans(sampled: Sampled) -> Spans:
-    """Return a reply's policy version spans: a single one if one version sampled all tokens."""
+    """Return a reply's policy version spans: one span if a single version sampled all tokens."""
     return sampled.versions or ((sampled.policy_version, len(sampled.token_ids)),)
 
 
@@ -27,9 +27,9 @@ def newest_version(sampled: Sampled) -> int:
 
 
 def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans | None:
-    """Convert version spans to the form of `Sampled.versions`, or None if one version is left.
+    """Merge version spans for `Sampled.versions`, or return None if all have the same version.
 
-    Empty spans are removed, and neighbours of one version are merged.
+    Empty spans are removed, and adjacent spans of one version are merged.
     """
     merged: list[tuple[int, int]] = []
     start = 0
@@ -48,11 +48,11 @@ def truncate_spans(sampled: Sampled, count: int) -> Spans | None:
     return merge_spans((version, min(end, count)) for version, end in version_spans(sampled))
 
 
-def join_spans(first: Sampled, forced: int, rest: Sampled) -> Spans | None:
-    """Join the version spans of two replies with `forced` unsampled tokens between them.
+def join_spans(first: Sampled, num_forced: int, rest: Sampled) -> Spans | None:
+    """Join the version spans of two replies with `num_forced` unsampled tokens between them.
 
     The forced tokens count as part of the first reply.
     """
-    spans, start = version_spans(first), len(first.token_ids) + forced
+    spans, start = version_spans(first), len(first.token_ids) + num_forced
     before = (*spans[:-1], (spans[-1][0], start))
     return merge_spans([*before, *((version, start + end) for version, end in version_spans(rest))])

@@ -65,7 +65,7 @@ class _Server:
 
 
 class VLLMEngine:
-    """Sample on vLLM servers, as an `Engine`. Requests come from one event loop at a time."""
+    """`Engine` that samples on vLLM servers. Requests must come from one event loop at a time."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class VLLMEngine:
         """Check each vLLM server. The policy's weights are sent later, by `update_weights`.
 
         `run` is the run's folder, whose path names the weights; `note` shows a line to the user,
-        and `resume_hint` returns how to continue the run once servers respond again. Raises
-        `ConfigError` if a server cannot be used, `EngineError` if none responds.
+        and `resume_hint` returns advice on continuing the run once servers respond again. Raises
+        `ConfigError` if a server cannot be used, `EngineError` if no server responds.
         """
-        place = run.resolve()
-        self._run = f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
+        folder = run.resolve()
+        self._run = f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
         self._policy, self._transfer, self._dtype = policy, transfer, dtype
         self._patience, self._note, self._hint = patience, note, resume_hint
         self._eos = sorted(policy.codec.eos_ids)
@@ -120,9 +120,9 @@ class VLLMEngine:
             raise
 
     def report_servers(self, report: Callable[[str, str, JSON], None]) -> None:
-        """Report lost and returned servers to a callback, beginning with those excluded now.
+        """Report lost and recovered servers to a callback, starting with the excluded servers.
 
-        `report` receives a sentence, the event (`server_lost`, `server_back`) and its facts, from
+        `report` receives a sentence, the event (`server_lost`, `server_back`) and its fields, from
         any thread.
         """
         self._report = report
@@ -133,15 +133,15 @@ class VLLMEngine:
     # ------------------------------------------------------------ as an `Engine`
 
     def free(self) -> None:
-        """Free nothing: the memory belongs to the vLLM servers."""
+        """Do nothing: vLLM servers manage their own memory."""
 
     def release(self, session: str) -> None:
-        """Forget which server caches a conversation."""
+        """Remove the assignment of a conversation to a server."""
         self._assigned.pop(session, None)
 
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
-        """Register nothing: vLLM servers schedule requests on their own."""
+        """Do nothing: vLLM servers schedule requests themselves."""
         yield
 
     def update_weights(self, source: Policy, version: int) -> None:
@@ -158,8 +158,8 @@ class VLLMEngine:
         self.probed = max((d for d in differences if d is not None), default=None)
 
     async def sample(self, request: Request) -> Sampled:
-        """Sample one request's continuation. Raises `ServersLostError` if none is usable for too
-        long."""
+        """Sample the continuation of one request. Raises `ServersLostError` if no server is usable
+        for too long."""
         room = request.max_new_tokens(self.max_length)
         if request.grammar is not None:
             raise EngineError("vLLM servers do not support this grammar; use rollout.name=native")
@@ -206,9 +206,9 @@ class VLLMEngine:
 
     # ------------------------------------------------------------ replies
 
-    def _read_reply(self, server: _Server, data: JSON, started: int) -> Sampled:
-        """Return the sampled tokens of a server's reply. Raises `EngineError` if they are not from
-        this run's weights."""
+    def _read_reply(self, server: _Server, data: JSON, min_version: int) -> Sampled:
+        """Return the sampled tokens of a server's reply. Raises `EngineError` if other weights than
+        this run's sampled them."""
         url = server.client.url
         try:
             choice = data["choices"][0]
@@ -229,12 +229,12 @@ class VLLMEngine:
         for label, _ in spans:
             run, _, number = label.rpartition(":")
             if run != self._run or not (
-                number.isdecimal() and started <= int(number) <= self.version
+                number.isdecimal() and min_version <= int(number) <= self.version
             ):
                 error = EngineError(
                     f"the vLLM server {url!r} sampled from the weights {label!r}, but this run's "
-                    f"are {self._run}:{started} to {self.version}: another run updated the server, "
-                    "or it was restarted; the reply is discarded"
+                    f"are {self._run}:{min_version} to {self.version}: another run updated the "
+                    "server, or it was restarted; the reply is discarded"
                 )
                 self._exclude(server, error)
                 raise error
@@ -256,14 +256,14 @@ class VLLMEngine:
     # ------------------------------------------------------------ choice of a server
 
     async def _assign_server(self, session: str | None) -> _Server:
-        """Return the conversation's server, else the least busy one, waiting until one is usable.
+        """Return the conversation's server or the least busy one, waiting until a server is usable.
 
         Raises `ServersLostError` after `patience` seconds.
         """
-        home = self._assigned.get(session or "")
+        assigned = self._assigned.get(session or "")
         self._check_servers()
-        if home is not None and home.alive:
-            return home
+        if assigned is not None and assigned.alive:
+            return assigned
         while not (alive := self._live_servers()):
             now = monotonic()
             if self._waiting_since is None:
@@ -305,13 +305,13 @@ class VLLMEngine:
         else:
             server.alive, self._waiting_since = True, None
             text = f"the vLLM server {server.client.url!r} is back, at version {self.version}"
-            self._report(text, "server_back", self._server_facts(server))
+            self._report(text, "server_back", self._event_fields(server))
 
     def _report_lost(self, server: _Server) -> None:
         text = f"{server.reason.rstrip('.')}; it is excluded until it responds again"
-        self._report(text, "server_lost", {**self._server_facts(server), "reason": server.reason})
+        self._report(text, "server_lost", {**self._event_fields(server), "reason": server.reason})
 
-    def _server_facts(self, server: _Server) -> JSON:
+    def _event_fields(self, server: _Server) -> JSON:
         return {"server": server.client.url, "version": self.version}
 
     def _live_servers(self) -> list[_Server]:

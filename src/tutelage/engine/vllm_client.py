@@ -29,7 +29,7 @@ _WORKER = re.compile(r"Worker failed with error '(.+)', please check", re.DOTALL
 
 
 class VLLMClient:
-    """Send requests to the vLLM server at `url`, for its `model`."""
+    """HTTP client of the vLLM server at `url`."""
 
     def __init__(self, url: str) -> None:
         self.url, self.model = url.rstrip("/"), ""
@@ -39,12 +39,12 @@ class VLLMClient:
     # ------------------------------------------------------------ requests
 
     def get(self, path: str, **options: Any) -> JSON:
-        """Return the JSON object at a route, within `timeout` seconds. Raises the same errors as
+        """Send a GET request and return the JSON object of the response. Raises the same errors as
         `post`."""
         return self._send("GET", path, **options)
 
     def post(self, path: str, body: JSON | None = None) -> JSON:
-        """Post to a route and return the JSON object of the response.
+        """Send a POST request and return the JSON object of the response.
 
         Raises `UnreachableError`, or `RemoteError` for a refusal.
         """
@@ -54,7 +54,7 @@ class VLLMClient:
         try:
             return self._read_object(path, self._http.request(method, self.url + path, **options))
         except httpx2.HTTPError as error:
-            raise self._unreachable(error) from error
+            raise self._to_unreachable(error) from error
 
     async def generate(self, body: JSON) -> JSON:
         """Request sampled tokens and return the JSON object of the response."""
@@ -65,17 +65,17 @@ class VLLMClient:
         try:
             reply = await self._loops[loop].post(self.url + GENERATE, json=body)
         except httpx2.HTTPError as error:
-            raise self._unreachable(error) from error
+            raise self._to_unreachable(error) from error
         return self._read_object(GENERATE, reply)
 
-    def _unreachable(self, error: httpx2.HTTPError) -> UnreachableError:
+    def _to_unreachable(self, error: httpx2.HTTPError) -> UnreachableError:
         return UnreachableError(
             f"no answer from the vLLM server {self.url!r}: {type(error).__name__} {error}".rstrip()
         )
 
     def _read_object(self, path: str, reply: httpx2.Response) -> JSON:
-        """Return the JSON object of a response, {} if it has none. Raises `RemoteError` for an
-        error status."""
+        """Return the JSON object of a response, or {} if it is not an object. Raises `RemoteError`
+        for an error status."""
         data: Any = {}
         with suppress(ValueError):
             data = reply.json()
@@ -92,7 +92,7 @@ class VLLMClient:
         )
 
     def close(self) -> None:
-        """Close the blocking HTTP client. The clients of event loops end with their loops."""
+        """Close the blocking HTTP client. Asynchronous clients end with their event loops."""
         self._http.close()
 
     # ------------------------------------------------------------ checks
@@ -110,8 +110,8 @@ class VLLMClient:
             if adapters:
                 flags += ", VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment, --enable-lora"
             raise self.refusal(
-                f"it has no route {', '.join(missing)}; start vLLM 0.32 or newer with {flags}, on "
-                "a private network"
+                f"the server has no route {', '.join(missing)}; start vLLM 0.32 or newer with "
+                f"{flags}, on a private network"
             )
         self.check_owner(run)
         cards: list[JSON] = self.get("/v1/models")["data"]
@@ -130,15 +130,15 @@ class VLLMClient:
         label = str(self.get("/weight_info")["weight_version"])
         if label in FREE:
             if self.get("/is_paused").get("is_paused"):
-                raise self.refusal("it is paused: another process is updating it; stop that first")
+                raise self.refusal("the server is being updated by another process; stop it first")
         elif label.rpartition(":")[0] != run:
             raise self.refusal(
-                f"it has the weights {label!r} of another run; use separate servers for each run. "
-                "If that run was killed, resume it, or free the server: curl -X POST "
+                f"the server has weights {label!r} of another run; use separate servers for each "
+                "run. If that run was killed, resume it, or free the server: curl -X POST "
                 f"{self.url}/update_weight_version -H 'content-type: application/json' "
                 """-d '{"new_version": "free"}'"""
             )
 
     def claim(self, label: str) -> None:
-        """Label the weights on the server. The last label of `FREE` releases the server."""
+        """Set the version label of the server's weights. `FREE[-1]` releases the server."""
         self.post("/update_weight_version", {"new_version": label})

@@ -47,7 +47,7 @@ _UNLESS_SET = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of a vLLM server that the run launches itself."""
+    """Options of a vLLM server that is launched by the run."""
 
     model: str
     """A Hugging Face folder."""
@@ -80,7 +80,7 @@ class ServerOptions:
 
 
 class LocalServer:
-    """Run a vLLM server as a child process, at `url`, until `stop`."""
+    """vLLM server that runs as a child process, at `url`, until `stop` is called."""
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class LocalServer:
         options: ServerOptions,
         log: Path,
         note: Callable[[str], None] = lambda _: None,
-        stopping: Callable[[], bool] = lambda: False,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Start the server with the interpreter `python` and return at once; its output goes to
-        `log`.
+        """Start the server with the interpreter `python` without waiting for it. Its output is
+        written to `log`.
 
-        Raises `ConfigError` if there is no such interpreter.
+        Raises `ConfigError` if the interpreter does not exist.
         """
         if not os.access(python, os.X_OK):
             raise ConfigError(
@@ -103,7 +103,7 @@ class LocalServer:
         with closing(create_server(("127.0.0.1", 0))) as free:
             port: int = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self._log, self._note, self._stopping = log, note, stopping
+        self._log, self._note, self._should_stop = log, note, should_stop
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
         environment = {**_UNLESS_SET, **inherited, **_ENVIRONMENT, "PYTHONPATH": str(PLUGIN)}
         with log.open("ab") as output:
@@ -115,13 +115,13 @@ class LocalServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._watch = _watch(self._child.pid)
+        self._watchdog = _start_watchdog(self._child.pid)
 
     def wait(self) -> None:
         """Wait until the server responds. Raises `EngineError` if it ends or takes too long."""
         self._note(f"starting vLLM at {self.url}; its log is {self._log}")
-        begun = monotonic()
-        while monotonic() - begun < _READY and not self._stopping():
+        started = monotonic()
+        while monotonic() - started < _READY and not self._should_stop():
             if self._child.poll() is not None:
                 lines = self._log.read_text(errors="replace").splitlines()
                 errors = [line for line in lines if "Error" in line]
@@ -138,16 +138,16 @@ class LocalServer:
 
     def stop(self) -> None:
         """End the server and its child processes. They also end if this process is killed."""
-        assert self._watch.stdin is not None
-        self._watch.stdin.close()
+        assert self._watchdog.stdin is not None
+        self._watchdog.stdin.close()
         self._child.wait()
-        self._watch.wait()
+        self._watchdog.wait()
 
 
-def _watch(group: int) -> subprocess.Popen[bytes]:
-    """Start a watcher that ends the process group `group` when its own input is closed.
+def _start_watchdog(group: int) -> subprocess.Popen[bytes]:
+    """Start a watchdog process that ends the process group `group` when its stdin is closed.
 
-    The input closes at the latest when this process dies. vLLM ignores SIGTERM while it loads its
+    The stdin closes at the latest when this process dies. vLLM ignores SIGTERM while it loads its
     model, and its engine outlives its server.
     """
     return subprocess.Popen(

@@ -55,7 +55,7 @@ class WeightTransfer:
     """
 
     def __init__(self, folder: Path, dtype: torch.dtype, base: str | None = None) -> None:
-        """Transfer weights through `folder`, emptied first, which servers read by the same path.
+        """Transfer weights through `folder`, which is emptied. Servers read it by the same path.
 
         Servers sample in `dtype`. With `base`, the model that the adapters belong to, only adapters
         are sent.
@@ -65,7 +65,7 @@ class WeightTransfer:
         self._newest = self._folder
 
     def open(self, client: VLLMClient, policy: Policy) -> None:
-        """Prepare a server for its first weight update. Raises `ConfigError` if it cannot take the
+        """Prepare a server for its first weight update. Raises `ConfigError` if it cannot load the
         weights."""
         if self.adapters:
             return
@@ -75,13 +75,13 @@ class WeightTransfer:
             client.post("/init_weight_transfer_engine", {"init_info": {"model": model}})
         except RemoteError as error:
             raise client.refusal(
-                f"it cannot take this model's weights: {error}. It has to serve the model that is "
-                f"""trained, with {str(PLUGIN)!r} on its PYTHONPATH and --weight-transfer-config """
+                f"the server cannot load this model's weights: {error}. Start it with the trained "
+                f"""model, with {str(PLUGIN)!r} on its PYTHONPATH and --weight-transfer-config """
                 f"""'{{"backend": "{BACKEND}"}}'; or send adapters: rollout.weight_transfer=lora"""
             ) from error
 
     def write(self, policy: Policy, version: int) -> None:
-        """Write the policy's weights into the transfer folder. From now on `send` sends these."""
+        """Write the policy's weights into the transfer folder, for the next calls of `send`."""
         # Use another path for each version: vLLM reuses keys and values by path.
         shutil.rmtree(self._folder, ignore_errors=True)
         target = self._folder / f"version_{version:06d}"
@@ -95,13 +95,13 @@ class WeightTransfer:
 
             if not save_adapter(policy, target, base=self._base):
                 raise ConfigError(
-                    "rollout.weight_transfer=lora needs a policy with adapters, this one has none: "
+                    "rollout.weight_transfer=lora needs a policy with adapters, but it has none: "
                     "set model.lora.rank, or use rollout.weight_transfer=file"
                 )
         self._newest = target
 
     def send(self, client: VLLMClient, label: str) -> None:
-        """Load the written weights into a server under the name `label`. Raises `EngineError`.
+        """Load the written weights into a server as version `label`. Raises `EngineError`.
 
         Running requests pause and continue with the new weights; after an error they are aborted.
         """
@@ -146,7 +146,7 @@ class WeightProbe:
     """Log-probability of each token of the vocabulary, at temperature 1."""
     bound: float
     """Limit of the mean difference."""
-    most: float
+    max_bound: float
     """Limit of one token's difference."""
 
     @staticmethod
@@ -165,13 +165,13 @@ class WeightProbe:
         bounds = _BOUNDS.get(str(dtype).removeprefix("torch."), _BOUNDS["bfloat16"])
         return WeightProbe(ids, tuple(logprobs.tolist()), scores_TV[-1], *bounds)
 
-    def check(self, client: VLLMClient, label: str, last: Scores | None) -> tuple[float, Scores]:
+    def check(self, client: VLLMClient, label: str, old: Scores | None) -> tuple[float, Scores]:
         """Return a server's largest log-probability difference, and the scores for the next check.
 
-        `last` are the scores that the previous check returned.
+        `old` are the scores that the previous check returned.
 
-        Raises `SyncError` above the bounds, or if the server stayed the same while the trainer
-        moved, and `ConfigError` if it reports log-probabilities before the temperature.
+        Raises `SyncError` above the bounds, or if the server did not change while the trainer did,
+        and `ConfigError` if the server reports log-probabilities without the temperature.
         """
         sampling = {"temperature": _COOL, "max_tokens": 1, "seed": 0, "logprobs": 0}
         body: JSON = {
@@ -191,18 +191,18 @@ class WeightProbe:
                 f"the vLLM server {client.url!r} reports non-finite log-probabilities (NaN) after "
                 "an update; its weights or kernels are broken: restart it, and resume the run"
             )
-        if not (mean <= self.bound and worst <= self.most):  # also if it is not a number
+        if not (mean <= self.bound and worst <= self.max_bound):  # also if it is not a number
             raise SyncError(
                 f"the vLLM server {client.url!r} has different weights than the trainer after an "
                 f"update that it reported as done: the log-probabilities of {_TOKENS} tokens "
-                f"differ by {worst:.3g} (mean {mean:.3g}); rounding explains at most {self.most:g} "
-                f"(mean {self.bound:g}). None of its samples were used for training. It may use "
-                "another number format (--dtype), or keep a tensor that the transfer does not cover"
+                f"differ by {worst:.3g} (mean {mean:.3g}); rounding explains at most "
+                f"{self.max_bound:g} (mean {self.bound:g}). None of its samples were used for "
+                "training. Check its --dtype, and whether the transfer covers all tensors"
             )
         scores: Scores = (served, self.logprobs)
-        if last is not None:
-            moved, changed = _difference(self.logprobs, last[1])[1], _difference(served, last[0])[1]
-            rounding = max(changed, _difference(*last)[1])
+        if old is not None:
+            moved, changed = _difference(self.logprobs, old[1])[1], _difference(served, old[0])[1]
+            rounding = max(changed, _difference(*old)[1])
             if moved > _MOVED * rounding or (not changed and moved > _UNSEEN * self.bound):
                 raise SyncError(
                     f"the vLLM server {client.url!r} has the weights of an earlier version after "
@@ -212,7 +212,7 @@ class WeightProbe:
                     "version too. Restart the server, and resume the run"
                 )
             if changed <= moved / 2:  # accumulate small steps until the server is seen to follow
-                scores = last
+                scores = old
         drawn = data["choices"][0]["logprobs"]["content"][0]
         token, logprob = int(drawn["token_id"]), float(drawn["logprob"])
         cool, plain = (
@@ -221,13 +221,13 @@ class WeightProbe:
         )
         if cool > self.bound and plain <= self.bound:
             raise client.refusal(
-                "it reports log-probabilities before the temperature; start it with "
+                "the server reports log-probabilities without the temperature; start it with "
                 "--logprobs-mode processed_logprobs"
             )
         return max(worst, cool), scores
 
 
-def _difference(some: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+def _difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
     """Return the maximum and the mean absolute difference of two sequences."""
-    differences = [abs(a - b) for a, b in zip(some, others, strict=True)]
+    differences = [abs(a - b) for a, b in zip(first, second, strict=True)]
     return max(differences), sum(differences) / len(differences)

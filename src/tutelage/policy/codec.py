@@ -1,7 +1,7 @@
 """Convert messages to token ids and back, for any tokenizer with a chat template.
 
-Messages are rendered with the tokenizer's own template. `observation` returns the tokens that
-follow a sampled turn (tool results and the opening of the next turn), so that a conversation is
+Messages are rendered with the tokenizer's own template. `encode_observation` returns the tokens
+that follow a sampled turn (tool results and the start of the next turn), so that a conversation is
 continued by appending and sampled tokens are never encoded again. `parse` reads tool calls from
 sampled ids and keeps every byte: a malformed call stays in the content, with an error that the
 agent shows to the model. Special tokens in an observation are encoded as plain text (`markers.py`).
@@ -42,7 +42,7 @@ _MARK, _PROBE = "\u00a7", "zq_probe"
 
 @dataclass(frozen=True, slots=True)
 class _ParsedTurn:
-    """The message parsed from a sampled turn, and the errors of malformed tool calls in it."""
+    """Message parsed from a sampled turn, and the errors of its malformed tool calls."""
 
     message: Message
     errors: tuple[str, ...]
@@ -87,14 +87,14 @@ class Codec:
         self._prompts: dict[Any, tuple[int, ...]] = {}
         self._frames: dict[Any, tuple[str, ...] | None] = {}
         names = [str(tokenizer.convert_ids_to_tokens(i)) for i in sorted(self.eos_ids)]
-        self.thoughts = Thoughts(text, self._apply_options, names)
+        self.thoughts = Thoughts(text, self._render_template, names)
 
     @cached_property
     def knows_tools(self) -> bool:
         """Return True if the chat template renders tool definitions."""
         tool = ToolSpec(_PROBE, _PROBE, {"type": "object", "properties": {}})
         try:
-            return _PROBE in self._apply_options(
+            return _PROBE in self._render_template(
                 *template_forms([Message("user", "?")], [tool]), True, {}
             )
         except ModelError:  # the template refuses these messages, but may still render tools
@@ -105,7 +105,7 @@ class Codec:
         """Return True if the chat template renders the reasoning of messages."""
         turn = {"role": "assistant", "content": "?", **dict.fromkeys(THOUGHTS, _PROBE)}
         try:
-            return _PROBE in self._apply_options(
+            return _PROBE in self._render_template(
                 [{"role": "user", "content": "?"}, turn], [], False, {}
             )
         except ModelError:
@@ -113,7 +113,7 @@ class Codec:
 
     @cached_property
     def think_tags(self) -> ThinkTags:
-        """Return the delimiters of the model's thinking."""
+        """Return the tags that delimit the model's thinking."""
         thoughts = self.thoughts
         return ThinkTags(thoughts.begun, thoughts.known, thoughts.opening, thoughts.closing)
 
@@ -140,9 +140,9 @@ class Codec:
         return self._apply_template(*template_forms(messages, tools), None, open_turn)
 
     def _apply_template(
-        self, messages: list[JSON], tools: list[JSON], breaker: str | None, open_turn: bool
+        self, messages: list[JSON], tools: list[JSON], sep: str | None, open_turn: bool
     ) -> str:
-        """Render messages with the chat template, escaping special tokens with `breaker`.
+        """Render messages with the chat template, escaping special tokens with `sep`.
 
         Raises `ModelError` if there are tools and the template ignores them.
         """
@@ -151,11 +151,11 @@ class Codec:
                 f"the chat template of {self._source} ignores tools, so the model would never "
                 f"see {tools[0]['function']['name']!r}: {template_advice(self.tokenizer)}"
             )
-        messages = [self._markers.message(m, breaker) for m in messages]
-        tools = tools if breaker is None else self._markers.escape(tools, breaker)
-        return self._apply_options(messages, tools, open_turn, {})
+        messages = [self._markers.message(m, sep) for m in messages]
+        tools = tools if sep is None else self._markers.escape(tools, sep)
+        return self._render_template(messages, tools, open_turn, {})
 
-    def _apply_options(
+    def _render_template(
         self, messages: list[JSON], tools: list[JSON], open_turn: bool, options: JSON
     ) -> str:
         try:
@@ -172,15 +172,15 @@ class Codec:
             ) from error
         return cast("str", text)
 
-    def _encode_broken(self, text: str, breaker: str | None, limit: int | None = None) -> list[int]:
-        """Tokenize rendered text so that special tokens escaped with `breaker` stay plain text."""
+    def _encode_escaped(self, text: str, sep: str | None, limit: int | None = None) -> list[int]:
+        """Tokenize rendered text so that special tokens escaped with `sep` stay plain text."""
         if limit is not None:
-            check_length(text if breaker is None else text.replace(breaker, ""), limit, self.encode)
-        if breaker is None or breaker not in text:
+            check_length(text if sep is None else text.replace(sep, ""), limit, self.encode)
+        if sep is None or sep not in text:
             return self.encode(text)
         if not self._splittable:  # the tokenizer would add a blank before each piece
-            return self.encode(text.replace(breaker, "\u200b"))
-        return [token for piece in text.split(breaker) for token in self.encode(piece)]
+            return self.encode(text.replace(sep, "\u200b"))
+        return [token for piece in text.split(sep) for token in self.encode(piece)]
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), limit: int | None = None
@@ -194,9 +194,9 @@ class Codec:
         ids = self._prompts.get(key)
         if ids is None:
             forms, records = template_forms(messages, tools)
-            breaker = self._markers.breaker([*forms, *records])
-            text = self._apply_template(forms, records, breaker, open_turn=True)
-            ids = tuple(self._encode_broken(text, breaker, limit))
+            sep = self._markers.breaker([*forms, *records])
+            text = self._apply_template(forms, records, sep, open_turn=True)
+            ids = tuple(self._encode_escaped(text, sep, limit))
             if len(self._prompts) >= _CACHE_LIMIT:
                 self._prompts.clear()
             self._prompts[key] = ids
@@ -205,8 +205,7 @@ class Codec:
     def shared_length(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], ids: Sequence[int]
     ) -> int:
-        """Return the length of the prompt prefix that holds only the system prompt and the
-        tools."""
+        """Return the length of the prompt prefix that contains only the system prompt and tools."""
         system = [*takewhile(lambda m: m.role == "system", messages)]
         # Two prompts with questions that begin with different tokens.
         first, second = (self.render([*system, Message("user", x)], tools) for x in ("x", "?"))
@@ -222,19 +221,19 @@ class Codec:
         rewrites earlier turns: then the conversation must be rendered again. `limit` is the context
         length, as in `render`.
         """
-        breaker, frame = self._markers.breaker(template_forms([*results, reply])[0]), None
+        sep, frame = self._markers.breaker(template_forms([*results, reply])[0]), None
         plain = all(self._markers.is_plain(t) for r in results for t in (r.name, r.tool_call_id))
         if plain and all(r.content and not r.tool_calls for r in results):
             frame = self._render_frame(reply, results)
         if frame is None:
-            text = self._delta(reply, results, breaker)
+            text = self._new_text(reply, results, sep)
         else:
-            forms = [self._markers.message(f, breaker) for f in template_forms(results)[0]]
+            forms = [self._markers.message(f, sep) for f in template_forms(results)[0]]
             text = _fill_frame(frame, [form["content"] for form in forms])
-        return None if text is None else tuple(self._encode_broken(text, breaker, limit))
+        return None if text is None else tuple(self._encode_escaped(text, sep, limit))
 
     def _render_frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
-        """Return the rendered text around the contents of tool results, and cache it.
+        """Render the text around the contents of tool results, with a cache.
 
         Returns None if the template changes contents.
         """
@@ -245,25 +244,25 @@ class Codec:
             key = (key, ids)
         if key not in self._frames:
             marks = [replace(r, content=f"{_MARK}{i}{_MARK}") for i, r in enumerate(results)]
-            text = self._delta(reply, marks, None)
+            text = self._new_text(reply, marks, None)
             parts = () if text is None else tuple(re.split(f"{_MARK}\\d+{_MARK}", text))
             # Detect templates that trim contents, quote them as JSON or escape them as HTML.
             probe = [replace(r, content=f"\n \"\\<&{_MARK}'{i} \n") for i, r in enumerate(results)]
             contents, valid = [r.content or "" for r in probe], len(parts) == len(results) + 1
-            valid = valid and _fill_frame(parts, contents) == self._delta(reply, probe, None)
+            valid = valid and _fill_frame(parts, contents) == self._new_text(reply, probe, None)
             self._frames[key] = parts if valid else None
         return self._frames[key]
 
-    def _delta(self, reply: Message, results: Sequence[Message], breaker: str | None) -> str | None:
+    def _new_text(self, reply: Message, results: Sequence[Message], sep: str | None) -> str | None:
         """Return the text that the template adds after an assistant turn to append tool results."""
         forms = template_forms([reply, *results])[0]
-        turn, *rest = (self._markers.message(form, breaker) for form in forms)
+        turn, *rest = (self._markers.message(form, sep) for form in forms)
         return self.thoughts.appended_text(turn, rest)
 
     def choose_thinking(
         self, history: Literal["keep", "drop"] | None, max_tokens: int | None
     ) -> None:
-        """Set whether earlier thoughts stay in prompts, and the token limit of a thought."""
+        """Set whether prompts include earlier thoughts, and the maximum tokens of a thought."""
         self._prompts, self._frames = {}, {}
         self.thoughts.choose(history, max_tokens)
 
@@ -283,12 +282,12 @@ class Codec:
         forms, records = template_forms(messages, tools)
         for form, message in zip(forms, messages, strict=True):
             form.update({name: text for name in THOUGHTS if (text := message.extra.get(name))})
-        breaker = self._markers.breaker([*forms, *records])
+        sep = self._markers.breaker([*forms, *records])
         for i, message in enumerate(messages):
             if message.role != "assistant":
                 continue
-            before = self._apply_template(forms[:i], records, breaker, open_turn=True)
-            after = self._apply_template(forms[: i + 1], records, breaker, open_turn=False)
+            before = self._apply_template(forms[:i], records, sep, open_turn=True)
+            after = self._apply_template(forms[: i + 1], records, sep, open_turn=False)
             end = self.thoughts.end_of_turn(after)
             if not before.startswith(encoded) or not after.startswith(before) or end < len(before):
                 raise ModelError(
@@ -297,7 +296,7 @@ class Codec:
                 )
             weight = int(message.extra.get("weight") != 0)
             for text, trained in ((before[len(encoded) :], 0), (after[len(before) : end], weight)):
-                piece = self._encode_broken(text, breaker)
+                piece = self._encode_escaped(text, sep)
                 ids += piece
                 mask += [trained] * len(piece)
             encoded = after[:end]
@@ -332,8 +331,8 @@ class Codec:
             thought, answer = "", text
         turn = _ParsedTurn(Message("assistant", answer.strip() or None), ())
         if calls:
-            read = _parse_llama if self.call_format == "llama" else _parse_hermes
-            turn = read(answer, new_id)
+            parse = _parse_llama if self.call_format == "llama" else _parse_hermes
+            turn = parse(answer, new_id)
         if not thought:
             return turn
         content = (thought + (turn.message.content or "")).strip() or None
@@ -345,7 +344,7 @@ def _fill_frame(frame: tuple[str, ...], contents: Sequence[str]) -> str:
 
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_BLANK, _ENDS = re.compile(r"\s*"), re.compile(rf"\s*(?:{_CLOSE}|\Z)")
+_SPACE, _CALL_ENDS = re.compile(r"\s*"), re.compile(rf"\s*(?:{_CLOSE}|\Z)")
 
 
 def _parse_hermes(text: str, new_id: Callable[[int], str]) -> _ParsedTurn:
@@ -380,11 +379,11 @@ def _find_call_end(text: str, begin: int) -> int:
     """
     end = begin
     try:
-        value = cast("re.Match[str]", _BLANK.match(text, begin)).end()
+        value = cast("re.Match[str]", _SPACE.match(text, begin)).end()
         end = json.JSONDecoder().raw_decode(text, value)[1]
     except (ValueError, RecursionError):
         pass  # `_read_call` reports the error
-    at = text.find(_CLOSE, end if _ENDS.match(text, end) else begin)
+    at = text.find(_CLOSE, end if _CALL_ENDS.match(text, end) else begin)
     return at if at >= 0 else len(text)
 
 

@@ -24,7 +24,7 @@ from tutelage.policy.row import Row
 
 
 def unpack(words_NW: Tensor, vocab: int) -> Tensor:
-    """Unpack bits, least significant first, to a boolean mask [N, vocab], padded with False."""
+    """Unpack bit masks, least significant bit first, to a boolean mask [N, vocab]."""
     bits = torch.arange(32, dtype=torch.int32, device=words_NW.device)
     tensor = ((words_NW[:, :, None] >> bits) & 1).bool().flatten(1)[:, :vocab]
     return torch.nn.functional.pad(tensor, (0, vocab - tensor.shape[1]))
@@ -32,7 +32,7 @@ def unpack(words_NW: Tensor, vocab: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class AllowedTokens:
-    """Sets of allowed tokens as bits [N, W], and the index of each trained token's set.
+    """Sets of allowed tokens as bit masks [N, W], and the index of each trained token's set.
 
     The index is -1 where all tokens were allowed. Trained tokens are ordered by row, then column.
     """
@@ -42,7 +42,7 @@ class AllowedTokens:
 
     @staticmethod
     def replay(codec: Codec, rows: Sequence[Row], device: torch.device) -> AllowedTokens | None:
-        """Recompute the sets of allowed tokens by running the grammars of training rows again.
+        """Recompute the sets of allowed tokens by replaying the grammars of training rows.
 
         Returns None if no trained token has a set. Raises `ModelError` if a grammar does not match
         the recorded tokens, which happens when tokenizer, template or grammar library differ from
@@ -72,5 +72,5 @@ class AllowedTokens:
         if not sets:
             return None
         trained = ((b, c) for b, r in enumerate(rows) for c in range(1, len(r.ids)) if r.mask[c])
-        numbers = torch.tensor([indices.get(place, -1) for place in trained], dtype=torch.long)
+        numbers = torch.tensor([indices.get(key, -1) for key in trained], dtype=torch.long)
         return AllowedTokens(torch.from_numpy(np.stack(sets)).to(device), numbers.to(device))

@@ -111,13 +111,13 @@ def extend(
     starts_B: Tensor,
     lengths_B: Tensor,
     rows: Tensor | int,
-    reach: int,
+    width: int,
 ) -> Tensor:
     """Append tokens to cached rows and return the logits [B, V] after each row's last new token.
 
     `ids_BT` are the new tokens, right-padded; those of row b are written from position
     `starts_B[b]` on, and `lengths_B[b]` of them are real. `rows` are the row indices, or an
-    int n for the first n rows (without a gather). `reach` is the number of cache columns to read,
+    int n for the first n rows (without a gather). `width` is the number of cache columns to read,
     at least the new length of every row.
     """
     s = w.shape
@@ -130,12 +130,12 @@ def extend(
     columns = positions.clamp(max=cache.width).view(-1)
     cos, sin = cache.cos.index_select(0, columns), cache.sin.index_select(0, columns)
     x = F.embedding(ids_BT.reshape(-1), w.embed)
-    hide = torch.arange(reach, device=device) > positions[..., None]
+    hide = torch.arange(width, device=device) > positions[..., None]
     mask = torch.zeros(hide.shape, dtype=x.dtype, device=device).masked_fill_(hide, -torch.inf)
-    mask, explicit = mask[:, None], count == 1 or reach <= WHOLE_PROMPT
+    mask, explicit = mask[:, None], count == 1 or width <= WHOLE_PROMPT
     if explicit:
-        mask = mask[:, None].expand(batch, s.kv_heads, group, count, reach)
-        mask = mask.reshape(batch * s.kv_heads, group * count, reach)
+        mask = mask[:, None].expand(batch, s.kv_heads, group, count, width)
+        mask = mask.reshape(batch * s.kv_heads, group * count, width)
     last = torch.arange(0, batch * count, count, device=device) + lengths_B - 1
     for i, layer in enumerate(w.layers):
         qkv = linear(F.rms_norm(x, (s.hidden,), layer.norm1, s.eps), layer.qkv, layer.qkv_bias)
@@ -147,7 +147,7 @@ def extend(
         keys, values = cache.keys[i], cache.values[i]
         keys[at, :, :, columns] = qk[:, s.heads :]
         values[at, :, columns] = qkv[:, turn:]
-        keys, values = keys[..., :reach], values[:, :, :reach]
+        keys, values = keys[..., :width], values[:, :, :width]
         if isinstance(rows, int):
             keys, values = keys[:rows], values[:rows]
         else:

@@ -13,14 +13,14 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class DescribedModel:
-    """A model's layout (`model_type`) and its parameter shapes by name."""
+    """Architecture (`model_type`) and parameter shapes of a model."""
 
     layout: str
     shapes: dict[str, Sequence[int]]
 
     @staticmethod
     def of(folder: Path) -> DescribedModel | None:
-        """Describe a model folder. Returns None if its config is missing, broken or unknown."""
+        """Read a model folder's config. Returns None if it is missing, invalid or unsupported."""
         from transformers import AutoConfig, AutoModelForCausalLM
 
         if not (folder / "config.json").is_file():
@@ -38,9 +38,9 @@ class DescribedModel:
         return sum(map(math.prod, self.shapes.values()))
 
     def adapter_counts(self, rank: int, modules: Collection[str] = ()) -> tuple[int, int]:
-        """Return two parameter counts: of LoRA adapters with this rank, and of the adapted layers.
+        """Return the parameter counts of LoRA adapters of this rank and of the adapted layers.
 
-        These are all linear layers of the blocks, or only the ones named in `modules`.
+        These layers are all linear layers of the blocks, or only those named in `modules`.
         """
         named = [(name.split("."), s) for name, s in self.shapes.items() if len(s) == 2]
         adapted = [

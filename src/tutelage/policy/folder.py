@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) -> None:
-    """Write a folder atomically: call `write` with an empty folder, then rename that to `folder`.
+    """Write a folder atomically: call `write` with a temporary folder, then rename the latter.
 
-    With `replace`, an existing folder is replaced, except for files that the new one does not have.
+    With `replace`, an existing folder is replaced; files that the new folder lacks are kept.
     Raises `ModelError` if `folder` is not empty and `replace` is False, and `StoreError` if writing
     fails.
     """

@@ -41,8 +41,8 @@ _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 # ---------------------------------------------------------------- tokenizers
 
 
-def _splitters() -> dict[str, Any]:
-    """Return the pre-tokenizers of byte-level BPE by their GGUF names."""
+def _pre_tokenizers() -> dict[str, Any]:
+    """Return the supported byte-level BPE pre-tokenizers by their GGUF names."""
     from tokenizers import Regex
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
@@ -65,7 +65,7 @@ def _read_tokenizer(meta: Mapping[str, Any], template: str | None) -> PreTrained
     from transformers import PreTrainedTokenizerFast
 
     kind, rule = meta.get("tokenizer.ggml.model"), meta.get("tokenizer.ggml.pre")
-    splits = _splitters()
+    splits = _pre_tokenizers()
     if kind != "gpt2" or rule not in splits:
         raise ModelError(
             f"unsupported tokenizer {kind!r} with pre-tokenizer {rule!r}; supported: byte-level "
@@ -99,15 +99,15 @@ def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, size: int)
     fast: Any = tokenizer
     backend = json.loads(fast.backend_tokenizer.to_str())
 
-    def settings(rule: Any) -> str:  # without the option that does not change tokens
+    def dump(rule: Any) -> str:  # without the option that does not change tokens
         return re.sub(r'"trim_offsets": \w+(, )?', "", json.dumps(rule))
 
-    own = settings(backend["pre_tokenizer"])
-    rules = [n for n, r in _splitters().items() if settings(json.loads(r.__getstate__())) == own]
+    own = dump(backend["pre_tokenizer"])
+    rules = [n for n, r in _pre_tokenizers().items() if dump(json.loads(r.__getstate__())) == own]
     if not rules or backend["model"]["type"] != "BPE" or backend["normalizer"] is not None:
         raise ModelError(
-            "GGUF has no name for its pre-tokenizer, so other programs would produce different "
-            f"tokens; supported: {', '.join(map(repr, _splitters()))}"
+            "GGUF does not support this pre-tokenizer, so other programs would produce different "
+            f"tokens; supported: {', '.join(map(repr, _pre_tokenizers()))}"
         )
     tokens = {number: token for token, number in tokenizer.get_vocab().items()}
     kinds = dict.fromkeys(tokens, _NORMAL)
@@ -139,9 +139,9 @@ def read_gguf(
 ) -> None:
     """Convert a GGUF file to a new Hugging Face folder, in float32.
 
-    `template` replaces its chat template; `watch` receives the completed fraction, beginning with 0
-    once the file has been checked. Raises `ModelError` for unsupported files, before anything is
-    written.
+    `template` replaces its chat template; `on_progress` receives the completed fraction, beginning
+    with 0 once the file has been checked. Raises `ModelError` for unsupported files, before
+    anything is written.
     """
     import gguf
     import torch
@@ -154,7 +154,7 @@ def read_gguf(
     except (ValueError, IndexError, KeyError) as error:
         raise ModelError(
             f"{str(file)!r} is not a valid GGUF file: it is truncated, corrupt or newer than the "
-            f"package gguf here ({error}); copy or create the file again"
+            f"installed package gguf ({error}); copy or create the file again"
         ) from error
     try:
         config = _read_config(meta)
@@ -165,17 +165,17 @@ def read_gguf(
                 raise ModelError(f"unexpected tensor {tensor.name!r}: not in a Llama model")
             if tensor.tensor_type.name not in TYPES:
                 raise ModelError(
-                    f"its tensor {tensor.name!r} is {tensor.tensor_type.name}; supported types: "
+                    f"tensor {tensor.name!r} has type {tensor.tensor_type.name}; supported types: "
                     f"{', '.join(TYPES)}; convert the file to one of these"
                 )
         present = {"output.weight", *(tensor.name for tensor in reader.tensors)}
         if missing := [name for name in names if name not in present]:
             raise ModelError(
-                f"{len(missing)} tensors of its {config.num_hidden_layers} layers are missing, "
-                f"such as {missing[0]!r}: the file is corrupt or holds only a part of a model"
+                f"{len(missing)} tensors of the {config.num_hidden_layers} layers are missing, "
+                f"such as {missing[0]!r}: the file is corrupt or contains only part of a model"
             )
     except KeyError as error:
-        raise ModelError(f"{str(file)!r} lacks the metadata {error}: incomplete model") from error
+        raise ModelError(f"incomplete model {str(file)!r}: missing metadata {error}") from error
     except ModelError as error:
         raise ModelError(f"cannot read {str(file)!r}: {error}") from error
     files.check_room(folder.parent, 4 * sum(int(tensor.n_elements) for tensor in reader.tensors))
@@ -186,7 +186,7 @@ def read_gguf(
             values = np.array(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
         if not np.isfinite(values).all():
             raise ModelError(
-                f"{str(file)!r} is corrupt: its tensor {tensor.name!r} has non-finite values; "
+                f"{str(file)!r} is corrupt: tensor {tensor.name!r} has non-finite values; "
                 "copy or create the file again"
             )
         values = values.reshape(tuple(int(n) for n in reversed(tensor.shape)))
@@ -240,7 +240,7 @@ def _read_config(meta: Mapping[str, Any]) -> Any:
 
 
 def _shortest_decimal(value: float) -> float:
-    """Return the shortest decimal with the same float32 value, as 1e-05 for 9.9999997e-06."""
+    """Return the shortest decimal of a float32 value, such as 1e-05 for 9.9999997e-06."""
     return float(str(np.float32(value)))
 
 

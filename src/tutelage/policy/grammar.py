@@ -73,11 +73,11 @@ class ConstrainedSpan:
 
 
 class Grammar:
-    """A compiled grammar for constrained replies; `start` returns a copy that follows one reply,
+    """A compiled grammar for constrained replies. `start` returns a copy that matches one reply,
     token by token."""
 
     def __init__(self, text: str, tokenizer: LLTokenizer, field: str) -> None:
-        """Compile a grammar. Raises `ConstraintError` with the request's `field` on errors."""
+        """Compile a grammar. Raises `ConstraintError` with `field` if the grammar is invalid."""
         from llguidance import LLMatcher
 
         self.text = text
@@ -91,13 +91,13 @@ class Grammar:
             )
 
     def after(self, ids: Sequence[int]) -> Grammar | None:
-        """Return the grammar of what may follow a reply's first tokens, or None if those are
+        """Return the grammar for the rest of a reply that begins with `ids`, or None if the ids are
         invalid."""
         rest = self.start()
         return rest if rest._matcher.consume_tokens(list(ids)) else None
 
     def start(self) -> Self:
-        """Return a copy that follows a reply from its beginning."""
+        """Return a copy that matches one reply from its first token."""
         rest = copy(self)
         rest._matcher = self._matcher.deep_copy()
         return rest
@@ -131,7 +131,7 @@ class GrammarMaker:
         self._cache: dict[str, Grammar | None] = {}
 
     def make(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
-        """Build the grammar for a reply, or return None if nothing is constrained.
+        """Build the grammar for a reply, or return None if it is unconstrained.
 
         Raises `ConstraintError` for an unknown tool, a required call without tools, and schemas
         that cannot be satisfied or are not supported.
@@ -146,10 +146,10 @@ class GrammarMaker:
         if key not in self._cache:
             if len(self._cache) >= _CACHE_LIMIT:
                 self._cache.clear()
-            self._cache[key] = self._make(tools, constraint)
+            self._cache[key] = self._build(tools, constraint)
         return self._cache[key]
 
-    def _make(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
+    def _build(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
         choice, schema = constraint.tool_choice, constraint.json_schema
         if constraint.choices:
             texts = " | ".join(json.dumps(c, ensure_ascii=False) for c in constraint.choices)
@@ -199,22 +199,22 @@ class GrammarMaker:
         form = self._call_form
         named = constraint.tool_choice not in ("auto", "required", "none")
         several = form.several and constraint.parallel_tool_calls and not named
-        repeat = f"({self._literal(form.between)} call)*" if several else ""
+        repeat = f"({self._literal_rule(form.between)} call)*" if several else ""
         names = " | ".join(f"call_{i}" for i in range(len(tools)))
         rules = [f"calls: call {repeat}", f"call: {names}"]
         for i, tool in enumerate(tools):
             name = json.dumps(tool.name, ensure_ascii=False)[1:-1]
-            before = self._literal(form.before + name + form.middle)
-            after = self._literal(form.after)
+            before = self._literal_rule(form.before + name + form.middle)
+            after = self._literal_rule(form.after)
             rules.append(f"call_{i}: {before} {_json_rule(_argument_schema(tool))} {after}")
         return rules
 
     def _text_rules(self) -> list[str]:
-        """Return the grammar rules for text without calls, and for the thought before a call."""
-        rules = [_text_without("TEXT", "<tool_call>")]
+        """Return the grammar rules for text without calls and for the thought before a call."""
+        rules = [_exclusion_rule("TEXT", "<tool_call>")]
         if "</think>" in self._added_tokens():
-            rules.append(_text_without("THOUGHT", "</think>"))
-            close = f"THOUGHT {self._literal('</think>')} /\\s*/"
+            rules.append(_exclusion_rule("THOUGHT", "</think>"))
+            close = f"THOUGHT {self._literal_rule('</think>')} /\\s*/"
         else:  # text up to the first closing tag
             rules.append("thought_end[lazy]: /(.|\\n)*<\\/think>/")
             close = "thought_end /\\s*/"
@@ -222,14 +222,14 @@ class GrammarMaker:
         if opening.rstrip().endswith("<think>"):
             return [*rules, f"thought: {close}"]
         if "<think>" in str(self._codec.tokenizer.chat_template):
-            return [*rules, f"thought: ({self._literal('<think>')} {close})?"]
+            return [*rules, f"thought: ({self._literal_rule('<think>')} {close})?"]
         return [*rules, 'thought: ""']
 
     def _added_tokens(self) -> dict[str, int]:
         """Return the tokens added to the tokenizer's base vocabulary, with their ids."""
         return cast("Any", self._codec.tokenizer).get_added_vocab()
 
-    def _literal(self, text: str) -> str:
+    def _literal_rule(self, text: str) -> str:
         """Return a grammar rule for a fixed text, with token references for tags in the
         vocabulary."""
         vocabulary = self._added_tokens()
@@ -246,23 +246,23 @@ class GrammarMaker:
 
         Falls back to the usual format of the template's kind.
         """
-        usual = _FORMS[self._codec.call_format]
-        count = 2 if usual.several else 1
+        default = _FORMS[self._codec.call_format]
+        count = 2 if default.several else 1
         calls = tuple(ToolCall(f"zq{i}", _NAMES[i], '{"zqc": 1}') for i in range(count))
         turns = [Message("user", "x"), Message("assistant", None, calls)]
         text = self._codec.render_text(turns, open_turn=False)
         call = rf"(\{{[^{{]*){_NAMES[0]}(.*?){_ARGUMENTS}([^}}]*\}})()"
-        if usual.several:
+        if default.several:
             call = rf"(<tool_call>[^<]*){_NAMES[0]}(.*?){_ARGUMENTS}(.*?</tool_call>)(\s*)"
             call += rf"\1{_NAMES[1]}\2{_ARGUMENTS}\3"
         match = re.search(call, text, re.DOTALL)
         if match is None or '"name"' not in match[1]:
-            return usual
-        return _CallForm(*match.groups(), several=usual.several)
+            return default
+        return _CallForm(*match.groups(), several=default.several)
 
     @cached_property
     def _ll_tokenizer(self) -> LLTokenizer:
-        """Convert the tokenizer to llguidance's format and cache it: this takes up to a second.
+        """Tokenizer in llguidance's format, cached because the conversion takes up to a second.
 
         Where only one text can follow, the library encodes it, and would turn the text of a special
         token into that token. So special tokens are renamed to strings that do not occur in texts.
@@ -302,7 +302,7 @@ def _json_rule(schema: JSON) -> str:
     return "%json " + json.dumps({**schema, "x-guidance": _STYLE}, ensure_ascii=False)
 
 
-def _text_without(name: str, text: str) -> str:
+def _exclusion_rule(name: str, text: str) -> str:
     """Return a grammar rule for any text that does not contain `text`."""
     escaped = re.escape(text).replace("/", "\\/")
     return f"{name}: /(.|\\n)*/ & ~/(.|\\n)*{escaped}(.|\\n)*/"

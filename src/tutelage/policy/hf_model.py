@@ -26,7 +26,7 @@ _EXPERTS = re.compile(r'"(?:moe_)?(?:n|num)_(?:routed_|local_)?experts": (?:[2-9
 
 
 class HFNetwork:
-    """Network that wraps a `transformers` causal language model."""
+    """Wrapper of a `transformers` causal language model."""
 
     large = False
     """False for any size: rows are padded and share no computation."""
@@ -44,19 +44,19 @@ class HFNetwork:
         decoder = config.get_text_config(decoder=True)
         others = ", ".join(sorted({*(getattr(decoder, "layer_types", None) or ())} - _ATTENTION))
         if experts := re.search(_EXPERTS, config.to_json_string(use_diff=False)):
-            why = f"is a mixture of experts (its config has {experts[0]})"
+            reason = f"is a mixture of experts (its config has {experts[0]})"
         elif config.is_encoder_decoder:
-            why = "has an encoder"
+            reason = "has an encoder"
         elif others or not hasattr(decoder, "num_attention_heads"):
-            why = f"has layers{others and f' ({others})'} without keys and values"
+            reason = f"has layers{others and f' ({others})'} without keys and values"
         elif config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
             vision = hasattr(config, "vision_config")
-            why = "needs vision, which is not supported" if vision else "does not generate text"
+            reason = "needs vision, which is not supported" if vision else "does not generate text"
         else:
             return
         raise ModelError(
-            f"{path!r} has the layout {config.model_type!r}, which {why}; use a dense decoder "
-            "with attention in every layer: Llama, Qwen2 and Qwen3 layouts are the fastest, and "
+            f"{path!r} has the architecture {config.model_type!r}, which {reason}; use a dense "
+            "decoder with attention in every layer: Llama, Qwen2 and Qwen3 are the fastest, and "
             "others, such as GPT-2, Gemma, Mistral and Phi, work too"
         )
 
@@ -70,13 +70,13 @@ class HFNetwork:
         return self.model.base_model
 
     def headless(self) -> HFNetwork:
-        """Return a value model's network: the same tensors without the output head."""
+        """Return a network for a value model, with the same tensors but without the output head."""
         network = HFNetwork.__new__(HFNetwork)
         network.model, network.device = self.body(), self.device
         return network
 
     def recompute(self) -> None:
-        """Enable activation checkpointing, which saves memory and takes more time."""
+        """Enable activation checkpointing, which trades compute for memory."""
         self.model.gradient_checkpointing_enable({"use_reentrant": False})
         for module in self.model.modules():
             if getattr(module, "gradient_checkpointing", False):
@@ -101,7 +101,7 @@ class HFNetwork:
         return ((n, p) for n, p in module.named_parameters() if p.requires_grad)
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the weights by their Hugging Face names, including tied tensors only once."""
+        """Yield the weights by their Hugging Face names, each tied tensor only once."""
         seen: set[int] = set()
         for name, tensor in self.model.state_dict().items():
             if tensor.data_ptr() not in seen:
@@ -112,20 +112,20 @@ class HFNetwork:
         """Return copies of the weights in main memory, by their Hugging Face names."""
         return {name: t.to("cpu").clone().contiguous() for name, t in self.hf_tensors()}
 
-    def score(self, rows: Sequence[Row], how: Scoring) -> TokenScores:
+    def score(self, rows: Sequence[Row], opts: Scoring) -> TokenScores:
         """Compute the scores of trained tokens, without logits for other tokens."""
-        z, targets_K, rows_K, columns_K = self._logits(rows, how.temperature, how.dtype)
+        z, targets_K, rows_K, columns_K = self._logits(rows, opts.temperature, opts.dtype)
         lines_K = torch.arange(len(z), device=self.device)
-        logp, entropy = pick(z, lines_K, targets_K, how.entropy_gradient, how.allowed)
-        kl = None if how.reference_KV is None else exact_kl(z, how.reference_KV)
+        logp, entropy = pick(z, lines_K, targets_K, opts.entropy_gradient, opts.allowed)
+        kl = None if opts.reference_KV is None else exact_kl(z, opts.reference_KV)
         return TokenScores(logp, entropy, rows_K, columns_K, kl)
 
     def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
         """Return the final hidden states [K, hidden] that predict the trained tokens."""
-        ids_BT, seen_BT, rows_K, columns_K = self._pad_rows(rows)
+        ids_BT, mask_BT, rows_K, columns_K = self._pad_rows(rows)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             hidden_BTH = self.body()(
-                input_ids=ids_BT, attention_mask=seen_BT, use_cache=False
+                input_ids=ids_BT, attention_mask=mask_BT, use_cache=False
             ).last_hidden_state
         return TokenTensors(hidden_BTH[rows_K, columns_K - 1].float(), rows_K, columns_K)
 
@@ -137,22 +137,22 @@ class HFNetwork:
     def _pad_rows(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return padded ids, the attention mask, and row and column of each trained token."""
 
-        def padded(sequences: list[Sequence[int]]) -> Tensor:
+        def pad(sequences: list[Sequence[int]]) -> Tensor:
             parts = [torch.tensor(sequence) for sequence in sequences]
             return pad_sequence(parts, batch_first=True).to(self.device)
 
-        ids_BT, seen_BT = padded([r.ids for r in rows]), padded([[1] * len(r.ids) for r in rows])
-        rows_K, columns_K = padded([(0, *r.mask[1:]) for r in rows]).nonzero(as_tuple=True)
-        return ids_BT, seen_BT, rows_K, columns_K
+        ids_BT, mask_BT = pad([r.ids for r in rows]), pad([[1] * len(r.ids) for r in rows])
+        rows_K, columns_K = pad([(0, *r.mask[1:]) for r in rows]).nonzero(as_tuple=True)
+        return ids_BT, mask_BT, rows_K, columns_K
 
     def _logits(
         self, rows: Sequence[Row], temperature: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return temperature-scaled logits [K, V], and the trained tokens' ids, rows, columns."""
-        ids_BT, seen_BT, rows_K, columns_K = self._pad_rows(rows)
+        ids_BT, mask_BT, rows_K, columns_K = self._pad_rows(rows)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             logits_BTV = self.model(
-                input_ids=ids_BT, attention_mask=seen_BT, use_cache=False
+                input_ids=ids_BT, attention_mask=mask_BT, use_cache=False
             ).logits
         z = logits_BTV[rows_K, columns_K - 1].float()
         z = z if temperature == 1.0 else z / temperature

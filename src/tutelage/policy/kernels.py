@@ -44,13 +44,13 @@ def cpu_vendor() -> str:
 
 @functools.cache
 def matmul_kernel() -> str:
-    """Choose the matrix kernel: `onednn` on AMD processors if torch includes it, else `torch`."""
+    """Return the matrix kernel: `onednn` on AMD if torch includes it, otherwise `torch`."""
     built = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return "onednn" if built and "AMD" in cpu_vendor() else "torch"
 
 
 def _uses_onednn(x: Tensor) -> bool:
-    """Return True if matrix products with `x` run on oneDNN, which refuses empty operands."""
+    """Return True if matrix products with `x` run on oneDNN, which rejects empty tensors."""
     cpu = x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0
     return cpu and matmul_kernel() == "onednn"
 
@@ -92,7 +92,7 @@ class _OneDNNLinear(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute a linear layer on inputs [N, in], with gradients, on this machine's matrix kernel."""
+    """Apply a linear layer to inputs [N, in], with gradients, by this machine's matrix kernel."""
     if not _uses_onednn(x):
         return F.linear(x, weight, bias)
     if not torch.is_grad_enabled():
@@ -109,7 +109,7 @@ def joined_linear(
     joined: Tensor | None = None,
     how: str = "none",
 ) -> Tensor:
-    """Compute a linear layer fused with `swish`, `mul` or `add`, without gradients.
+    """Apply a linear layer fused with `swish`, `mul` or `add`, without gradients.
 
     `how` is the operation; the weight may be in oneDNN's own layout."""
     if weight.is_mkldnn:

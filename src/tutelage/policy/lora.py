@@ -51,9 +51,9 @@ def with_lora(policy: Policy, lora: LoraConfig, *, seed: int) -> Policy:
         )
     network = policy.network
     if isinstance(network, FusedNetwork):
-        adapted: Network = _LoraNetwork.fresh(network, lora, seed)
+        adapted: Network = _LoraNetwork.create(network, lora, seed)
     else:
-        adapted = _PeftNetwork.fresh(network, lora, seed)
+        adapted = _PeftNetwork.create(network, lora, seed)
     return Policy(adapted, policy.config, policy.codec, version=policy.version)
 
 
@@ -94,7 +94,7 @@ class _LoraNetwork(FusedNetwork):
     def __init__(
         self, base: DecoderWeights, adapters: Mapping[str, Tensor], lora: LoraConfig
     ) -> None:
-        """Create a network from a frozen base, which is shared, and adapters.
+        """Create a network from a frozen base, whose tensors are shared, and adapters.
 
         `adapters` are named like `layers.0.q_proj.lora_A`.
         """
@@ -115,8 +115,8 @@ class _LoraNetwork(FusedNetwork):
             self._merged = super().weights
 
     @staticmethod
-    def fresh(network: FusedNetwork, lora: LoraConfig, seed: int) -> _LoraNetwork:
-        """Add new adapters to a network, whose tensors are frozen and shared."""
+    def create(network: FusedNetwork, lora: LoraConfig, seed: int) -> _LoraNetwork:
+        """Add new adapters to a network. The tensors of the network are frozen and shared."""
         targets = lora.target_modules or MODULES
         unknown = [name for name in targets if name not in MODULES]
         if unknown:
@@ -159,12 +159,12 @@ class _LoraNetwork(FusedNetwork):
         base = replace(
             self._merged, layers=[Block.tensors(b) for b in cast("list[Block]", list(self.layers))]
         )
-        network = _LoraNetwork(base, {name: t.clone() for name, t in self.named()}, self.lora)
+        network = _LoraNetwork(base, {n: t.clone() for n, t in self.named()}, self.lora)
         network.checkpoints_blocks = self.checkpoints_blocks
         return network
 
     def to(self, *args: Any, **kwargs: Any) -> _LoraNetwork:
-        """Move base and adapters to another device, and merge them there."""
+        """Move the base and the adapters to another device, and merge them there."""
         super().to(*args, **kwargs)
         with torch.no_grad():
             self._merged = super().weights
@@ -172,7 +172,7 @@ class _LoraNetwork(FusedNetwork):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Merge the adapters into the weights in place, for the engine that samples from these."""
+        """Merge the adapters in place into the weights that the engine samples from."""
         for layer, block in zip(
             self._merged.layers, cast("list[Block]", list(self.layers)), strict=True
         ):
@@ -190,8 +190,8 @@ class _PeftNetwork(HFNetwork):
     lora: LoraConfig
 
     @staticmethod
-    def fresh(network: HFNetwork, lora: LoraConfig, seed: int) -> _PeftNetwork:
-        """Add new adapters to a network, whose tensors are frozen."""
+    def create(network: HFNetwork, lora: LoraConfig, seed: int) -> _PeftNetwork:
+        """Add new adapters to a network. The tensors of the network are frozen."""
         import peft
 
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():

@@ -47,7 +47,7 @@ SMALL_MODEL = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class ComputeSettings:
-    """Device, number formats and threads of a run, and the reason as text."""
+    """Device, dtypes and thread counts of a run, and the reason for the choice."""
 
     device: torch.device
     numerics: Numerics
@@ -60,7 +60,7 @@ class ComputeSettings:
 
 
 def machine_facts() -> Machine:
-    """Return the machine's hardware facts, for validating configurations."""
+    """Detect the hardware of this machine, to validate configurations."""
     memory = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.is_file() and (text := limit.read_text().strip()).isdecimal():
@@ -87,7 +87,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def this_platform() -> Support:
-    """Return the features supported on this platform, and its accelerator."""
+    """Return the supported features of this platform and its accelerator."""
     accelerator: Accelerator = "none"
     if torch.cuda.is_available():
         accelerator = "rocm" if torch.version.hip else "cuda"
@@ -101,16 +101,16 @@ def _count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def thread_settings(key: int | None = None, *, large: bool = False) -> tuple[int, int, str]:
-    """Choose the number of threads and of engine shards, and return the source of the choice.
+def thread_settings(threads: int | None = None, *, large: bool = False) -> tuple[int, int, str]:
+    """Choose the numbers of threads and of engine shards; return both and the reason.
 
-    The source is `trainer.threads` (`key`), the environment, the size of the model or the machine.
+    The reason is `trainer.threads` (`threads`), the environment, the model's size or the machine.
     A `large` model uses its threads within an operation. Their number changes the order of sums and
     so the result, so it is 1 unless configured, whatever the number of cores; two shards, each on a
     thread of its own, use two cores.
     """
-    if key:
-        return key, 1, "trainer.threads"
+    if threads:
+        return threads, 1, "trainer.threads"
     # OpenMP accepts a list for nested regions, beginning with the outermost.
     text = os.environ.get(OMP, "").partition(",")[0].strip()
     if text.isdecimal() and int(text) > 0:
@@ -118,13 +118,13 @@ def thread_settings(key: int | None = None, *, large: bool = False) -> tuple[int
     return (1, _SHARDS, "the model's size") if large else (_count_cores(), 1, "the cores here")
 
 
-def sampling_device(wanted: str = "auto") -> torch.device:
-    """Return the sampling device: this process's GPU, or the CPU without one or if `wanted` is
+def sampling_device(name: str = "auto") -> torch.device:
+    """Return the sampling device: this process's GPU, or the CPU if there is no GPU or `name` is
     "cpu".
 
     The GPU's index is the local rank from a launcher such as torchrun, else 0. Raises `ConfigError`
     if there are too few GPUs."""
-    if wanted == "cpu" or not torch.cuda.is_available():
+    if name == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     number, gpus = os.environ.get(RANK_HERE, ""), torch.cuda.device_count()
     index = int(number) if number.isdecimal() else 0
@@ -143,7 +143,7 @@ def has_bfloat16() -> bool:
 
 
 def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> ComputeSettings:
-    """Choose device, number formats and threads for a policy of this size.
+    """Choose device, dtypes and thread counts for a policy of this size.
 
     `sharded` is True if the engine can compute a batch in parts."""
     wanted, large = config.trainer.device, parameters >= SMALL_MODEL
@@ -176,16 +176,16 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
     )
 
 
-def apply_settings(choice: ComputeSettings, *, large: bool) -> None:
+def apply_settings(settings: ComputeSettings, *, large: bool) -> None:
     """Apply the compute settings to this process.
 
     With a large model all threads allocate from one heap (with glibc), since a heap for each would
     keep much freed memory, and oneDNN caches fewer compiled kernels than its default of 1,024. On a
     GPU, select the device and make cuBLAS deterministic; see also `process_group.py`."""
-    if choice.device.type == "cuda":
+    if settings.device.type == "cuda":
         os.environ.setdefault(_CUBLAS, _WORKSPACE)  # must be set before the first product
-        torch.cuda.set_device(choice.device)
-    torch.set_num_threads(choice.operation_threads)
+        torch.cuda.set_device(settings.device)
+    torch.set_num_threads(settings.operation_threads)
     if large:
         _call_glibc("mallopt", _ARENA_MAX, 1)
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_KERNEL_CACHE))
@@ -217,7 +217,7 @@ def parallel_map(work: Callable[[Item], Out], items: Sequence[Item], threads: in
 
 @functools.cache
 def _thread_pool(threads: int) -> ThreadPoolExecutor:
-    """Return the process's thread pool, which is reused because each thread has a memory arena."""
+    """Return the thread pool of this process, cached because each thread has a memory arena."""
     return ThreadPoolExecutor(threads, "tutelage-shard", lambda: torch.set_num_threads(1))
 
 
@@ -239,7 +239,7 @@ def _call_glibc(name: str, *numbers: int) -> None:
         function(*numbers)
 
 
-def compute_conditions(choice: ComputeSettings) -> dict[str, Any]:
+def compute_conditions(settings: ComputeSettings) -> dict[str, Any]:
     """Return the versions and settings that bit-for-bit reproducibility depends on."""
     import transformers
 
@@ -252,16 +252,16 @@ def compute_conditions(choice: ComputeSettings) -> dict[str, Any]:
         "cpu": cpu_vendor(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "matmul": matmul_kernel(),
-        "device": choice.device.type,
-        "dtype": str(choice.numerics.dtype),
-        "cold_start_dtype": str(choice.cold_start.dtype),
+        "device": settings.device.type,
+        "dtype": str(settings.numerics.dtype),
+        "cold_start_dtype": str(settings.cold_start.dtype),
         "operation_threads": torch.get_num_threads(),
     }
-    if choice.shards > 1:
-        values["shards"] = choice.shards
-    if choice.device.type == "cuda":
+    if settings.shards > 1:
+        values["shards"] = settings.shards
+    if settings.device.type == "cuda":
         values |= {
-            "gpu": torch.cuda.get_device_name(choice.device),
+            "gpu": torch.cuda.get_device_name(settings.device),
             "cuda": torch.version.cuda or torch.version.hip,
             _CUBLAS: os.environ.get(_CUBLAS),
             "tf32": torch.backends.cuda.matmul.allow_tf32,
@@ -269,12 +269,12 @@ def compute_conditions(choice: ComputeSettings) -> dict[str, Any]:
     return values
 
 
-def changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changed_conditions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return a message for each compute condition that changed between two runs."""
     return [
-        f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
-        for key in sorted({*before, *now})
-        if before.get(key) != now.get(key)
+        f"{key} was {before.get(key)!r} and is {after.get(key)!r}"
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key)
     ]
 
 

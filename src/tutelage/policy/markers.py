@@ -1,8 +1,8 @@
 """Escape special tokens in contents, so that `<|im_end|>` in an observation stays plain text.
 
 A chat template writes special tokens and contents into one string, in which a tokenizer cannot
-distinguish them: a tool result could close its turn and open another role. So an unused character,
-the breaker, is inserted into each special token in a content; after rendering, the string is split
+distinguish them: a tool result could close its turn and open another role. So an unused separator
+character is inserted into each special token of a content; after rendering, the string is split
 at that character and the pieces, none of which contains a whole special token, are encoded one by
 one. Contents without special tokens are not changed. `codec.py` renders with this.
 """
@@ -19,7 +19,7 @@ from tutelage.types import JSON
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_BREAKS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
+_SEPARATORS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
 """Unicode noncharacters, which do not occur in texts for interchange."""
 
 _TRUSTED = ("system", "developer")
@@ -31,7 +31,7 @@ _ALLOWED = frozenset({"<tool_call>", "</tool_call>", "<think>", "</think>", "<|p
 
 
 class SpecialTokens:
-    """Escaping of one tokenizer's special tokens in message contents.
+    """Escape the special tokens of a tokenizer in message contents.
 
     Messages and tools have the form that templates receive: nested mappings and lists.
     """
@@ -46,35 +46,35 @@ class SpecialTokens:
             if len(str(token)) > 1
             and (token.special or re.fullmatch(r"<\S+>|\[\S+\]", str(token)) is not None)
         }
-        self._pattern, self._foreign = _start_pattern(names), _start_pattern(names - _ALLOWED)
+        self._pattern, self._forbidden = _start_pattern(names), _start_pattern(names - _ALLOWED)
 
     def breaker(self, forms: Iterable[JSON]) -> str | None:
-        """Return an unused character for escaping special tokens, or None if no content has one."""
+        """Return an unused character to escape special tokens, or None if no content has any."""
         records = list(forms)
         untrusted = [form for form in records if form.get("role") not in _TRUSTED]
-        if self.escape(untrusted, _BREAKS[0]) == untrusted:
+        if self.escape(untrusted, _SEPARATORS[0]) == untrusted:
             return None
         used = json.dumps(records, ensure_ascii=False)
-        return next((c for c in _BREAKS if c not in used), _BREAKS[0])
+        return next((c for c in _SEPARATORS if c not in used), _SEPARATORS[0])
 
-    def message(self, form: JSON, breaker: str | None) -> JSON:
-        """Escape the special tokens in a message, unless `breaker` is None."""
-        if breaker is None or form["role"] in _TRUSTED:
+    def message(self, form: JSON, sep: str | None) -> JSON:
+        """Escape the special tokens in a message, unless `sep` is None."""
+        if sep is None or form["role"] in _TRUSTED:
             return form
-        out = cast("JSON", self.escape(form, breaker))
-        if form["role"] == "assistant" and self._foreign is not None:
-            out["content"] = self._foreign.sub(rf"\g<1>{breaker}", form["content"])
+        out = cast("JSON", self.escape(form, sep))
+        if form["role"] == "assistant" and self._forbidden is not None:
+            out["content"] = self._forbidden.sub(rf"\g<1>{sep}", form["content"])
         return out
 
-    def escape(self, data: Any, breaker: str) -> Any:
+    def escape(self, data: Any, sep: str) -> Any:
         """Escape the special tokens in all strings of nested data."""
         if isinstance(data, str):
-            return data if self._pattern is None else self._pattern.sub(rf"\g<1>{breaker}", data)
+            return data if self._pattern is None else self._pattern.sub(rf"\g<1>{sep}", data)
         if isinstance(data, Mapping):
             items = cast("Mapping[str, Any]", data).items()
-            return {self.escape(k, breaker): self.escape(v, breaker) for k, v in items}
+            return {self.escape(k, sep): self.escape(v, sep) for k, v in items}
         if isinstance(data, list | tuple):
-            return [self.escape(v, breaker) for v in cast("Sequence[Any]", data)]
+            return [self.escape(v, sep) for v in cast("Sequence[Any]", data)]
         return data
 
     def is_plain(self, text: str | None) -> bool:
@@ -83,6 +83,6 @@ class SpecialTokens:
 
 
 def _start_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
-    """Return a pattern for the first characters of special tokens, even overlapping ones."""
+    """Return a pattern for the first characters of special tokens, which may overlap."""
     alternatives = "|".join(re.escape(t) for t in sorted(tokens))
     return re.compile(f"(?=(?:{alternatives}))(.)", re.DOTALL) if alternatives else None

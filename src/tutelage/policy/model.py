@@ -48,7 +48,7 @@ _MIN_CONTEXT, _CONTEXT_STEP = 1024, 64
 
 
 class Policy:
-    """A trainable model: its network, codec, Hugging Face config, and version counter."""
+    """A trainable model with its network, codec, Hugging Face config and version counter."""
 
     def __init__(
         self, network: Network, config: PretrainedConfig, codec: Codec, *, version: int = 0
@@ -92,7 +92,7 @@ class Policy:
         return Policy(self.network.to(device), self.config, self.codec, version=self.version)
 
     def copy(self, tensors: dict[str, Tensor] | None = None) -> Policy:
-        """Return an independent copy, with the weights in `tensors` if given."""
+        """Return an independent copy of the policy, with the weights `tensors` if given."""
         policy = Policy(self.network.copy(), self.config, self.codec, version=self.version)
         if tensors is not None:
             policy.load_tensors(tensors)
@@ -107,7 +107,7 @@ class Policy:
         return list(self.network.named())
 
     def parameters(self) -> list[Tensor]:
-        """Return the trainable tensors in the order of `named`."""
+        """Return the trainable tensors in the order of `named_tensors`."""
         return [t for _, t in self.network.named()]
 
     def count(self) -> int:
@@ -246,9 +246,9 @@ def load_codec(
     except Exception as error:  # transformers raises many types of exception for a broken file
         message = str(error) if isinstance(error, (OSError, ValueError)) else repr(error)
         raise ModelError(f"cannot load {path!r}: {message}") from error
-    for how_it_was_loaded in ("trust_remote_code", "is_local", "local_files_only"):
+    for option in ("trust_remote_code", "is_local", "local_files_only"):
         # It would be saved with the tokenizer, so a resumed run would write another file.
-        tokenizer.init_kwargs.pop(how_it_was_loaded, None)
+        tokenizer.init_kwargs.pop(option, None)
     if Path(path) in (artefact("math"), artefact("prompts")):
         tokenizer.chat_template = CHAT_TEMPLATE
     if template is not None:
@@ -317,7 +317,7 @@ def load_policy(
 
 
 def _make_network(model: Any) -> Network:
-    """Return the fused decoder if it agrees with the model, else the model's own forward pass. The
+    """Convert a model to the fused decoder if their outputs agree, or wrap it otherwise. The
     model's tensors are replaced by the fused ones, so that memory holds one copy."""
     cpu = torch.device("cpu")
     # A short text does not show attention windows, or positions that change with the length.

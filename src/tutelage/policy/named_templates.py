@@ -201,7 +201,7 @@ _LLAMA_MARKERS = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 
 
 def template_advice(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return advice on adding a chat template with tools to a tokenizer."""
+    """Return advice on how to add a chat template with tools to a tokenizer."""
     named = [f"agent.template={n}" for n in TEMPLATES if not _missing_tokens(tokenizer, n)]
     advice = "add a `chat_template.jinja` that supports tools to its tokenizer files"
     return f"{advice}, or pass one to `train`: {' or '.join(named)}" if named else advice

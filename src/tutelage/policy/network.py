@@ -52,7 +52,7 @@ class TokenScores:
     """Exact KL from the reference at each trained token, if its log-probabilities were given."""
 
     def detached(self) -> TokenScores:
-        """Return the scores without gradients and exact KL."""
+        """Return the scores without gradients and without the exact KL."""
         return TokenScores(
             self.logp_K.detach(), self.entropy_K.detach(), self.rows_K, self.columns_K
         )
@@ -60,8 +60,8 @@ class TokenScores:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Options of scoring: temperature, activation dtype, whether the entropy has a gradient,
-    reference log-probabilities for the exact KL, and the tokens allowed by grammars."""
+    """Options of token scoring: temperature, activation dtype, entropy gradient, reference
+    log-probabilities for the exact KL, and the tokens allowed by grammars."""
 
     temperature: float = 1.0
     dtype: torch.dtype = torch.float32
@@ -84,15 +84,15 @@ class Block(nn.Module):
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         for name, tensor in zip(Layer.__slots__, layer.items(), strict=True):
-            self.register_parameter(name, None if tensor is None else _parameter(tensor))
+            self.register_parameter(name, None if tensor is None else _to_parameter(tensor))
 
     def tensors(self) -> Layer:
         """Return the block's tensors for the forward pass, with gradients."""
         return Layer(**{name: getattr(self, name) for name in Layer.__slots__})
 
-    def forward(self, x: Tensor, plan: training.IndexTables, kept: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, plan: training.IndexTables, indices_S: Tensor | None) -> Tensor:
         """Apply the decoder block to hidden states `x`."""
-        out: Any = training.BlockFunction.apply(x, plan, kept, *self.tensors().items())
+        out: Any = training.BlockFunction.apply(x, plan, indices_S, *self.tensors().items())
         return out
 
 
@@ -109,7 +109,7 @@ class FusedNetwork(nn.Module):
     """None if the embedding is also the output head."""
     inv_freq: Tensor
     checkpoints_blocks = False
-    """True if the backward pass recomputes the activations of each block (`recompute`)."""
+    """True if the backward pass recomputes each block's activations (`enable_checkpointing`)."""
     large: bool
     """True if the model is large: then micro-batches are planned by computed tokens, and blocks
     keep fewer activations."""
@@ -118,10 +118,10 @@ class FusedNetwork(nn.Module):
         """Create a network from tensors, sharing existing parameters."""
         super().__init__()
         self.shape, self.rope_scale = weights.shape, weights.rope_scale
-        self.embed = _parameter(weights.embed)
+        self.embed = _to_parameter(weights.embed)
         self.layers = nn.ModuleList(block(layer) for layer in weights.layers)
-        self.norm = _parameter(weights.norm)
-        self.head = None if weights.shape.tied else _parameter(weights.head)
+        self.norm = _to_parameter(weights.norm)
+        self.head = None if weights.shape.tied else _to_parameter(weights.head)
         self.register_buffer("inv_freq", weights.inv_freq, persistent=False)
         self.large = weights.count() >= SMALL_MODEL
 
@@ -132,7 +132,7 @@ class FusedNetwork(nn.Module):
 
     @property
     def weights(self) -> DecoderWeights:
-        """Return the tensors in the kernels' form, from which the engine samples."""
+        """Return the tensors in the form that the kernels use, for sampling."""
         layers = [block.tensors() for block in cast("list[Block]", list(self.layers))]
         return DecoderWeights(
             self.shape, self.embed, layers, self.norm, self._output, self.inv_freq, self.rope_scale
@@ -150,11 +150,11 @@ class FusedNetwork(nn.Module):
         x = F.embedding(batch.ids_N, self.embed, sparse=sparse).to(dtype)
         last = len(self.layers) - 1
         for i, block in enumerate(self.layers):
-            kept = batch.sources_S if i == last else None
+            indices_S = batch.sources_S if i == last else None
             if self.checkpoints_blocks and torch.is_grad_enabled():
-                x = checkpoint(block, x, plan, kept, use_reentrant=False)
+                x = checkpoint(block, x, plan, indices_S, use_reentrant=False)
             else:
-                x = block(x, plan, kept)
+                x = block(x, plan, indices_S)
         out: Any = training.NormFunction.apply(x, self.norm, self.shape.eps)
         return out
 
@@ -163,7 +163,7 @@ class FusedNetwork(nn.Module):
         return self.weights.named()
 
     def recompute(self) -> None:
-        """Enable activation checkpointing, which saves memory and takes more time."""
+        """Enable activation checkpointing, which trades compute for memory."""
         self.checkpoints_blocks = True
 
     def merge(self) -> None:
@@ -182,8 +182,8 @@ class FusedNetwork(nn.Module):
         return ((n, t) for n, t in self.named() if n != "head")
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the current weights by their Hugging Face names. They are not copied, so they are
-        valid until the next update."""
+        """Yield the current weights by their Hugging Face names. The tensors are views, so they
+        are valid until the next update."""
         self.merge()
         return self.weights.hf_tensors()
 
@@ -196,18 +196,18 @@ class FusedNetwork(nn.Module):
     def _output(self) -> Tensor:
         return self.embed if self.head is None else self.head
 
-    def score(self, rows: Sequence[Row], how: Scoring) -> TokenScores:
+    def score(self, rows: Sequence[Row], opts: Scoring) -> TokenScores:
         """Compute the scores of the trained tokens of `rows`, with logits in chunks."""
-        batch = MicroBatch.of(rows, self.device, how.dtype)
-        hidden, head, kl = self(batch, how.dtype, scored=True), self._output, None
-        if how.reference_KV is None and len(hidden) * len(head) > _LOGITS_LIMIT:
-            scores: Any = _ChunkedScores.apply(hidden, head, batch, how)
+        batch = MicroBatch.of(rows, self.device, opts.dtype)
+        hidden, head, kl = self(batch, opts.dtype, scored=True), self._output, None
+        if opts.reference_KV is None and len(hidden) * len(head) > _LOGITS_LIMIT:
+            scores: Any = _ChunkedScores.apply(hidden, head, batch, opts)
             logp, entropy = scores
         else:
-            z, lines_K = _logits(hidden, head, how.temperature), batch.lines_K
-            logp, entropy = pick(z, lines_K, batch.targets_K, how.entropy_gradient, how.allowed)
-            if how.reference_KV is not None:
-                kl = exact_kl(z[lines_K], how.reference_KV)
+            z, lines_K = _logits(hidden, head, opts.temperature), batch.lines_K
+            logp, entropy = pick(z, lines_K, batch.targets_K, opts.entropy_gradient, opts.allowed)
+            if opts.reference_KV is not None:
+                kl = exact_kl(z[lines_K], opts.reference_KV)
         return TokenScores(logp, entropy, batch.rows_K, batch.columns_K, kl)
 
     def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
@@ -224,8 +224,8 @@ class FusedNetwork(nn.Module):
         return torch.log_softmax(z, -1)[batch.lines_K]
 
 
-def _parameter(tensor: Tensor) -> nn.Parameter:
-    """Convert a tensor to a parameter, unless it is one."""
+def _to_parameter(tensor: Tensor) -> nn.Parameter:
+    """Convert a tensor to a parameter if it is not one already."""
     return tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
 
 
@@ -247,35 +247,35 @@ class _ChunkedScores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_SH: Tensor, head: Tensor, batch: MicroBatch, how: Scoring
+        ctx: Any, hidden_SH: Tensor, head: Tensor, batch: MicroBatch, opts: Scoring
     ) -> tuple[Tensor, Tensor]:
         cast = head.to(hidden_SH.dtype)
         ctx.save_for_backward(hidden_SH, head)
-        ctx.batch, ctx.how = batch, how
+        ctx.batch, ctx.opts = batch, opts
         logp, entropy = (torch.zeros(len(batch.lines_K), device=head.device) for _ in range(2))
-        for chunk, which_K, lines_K, targets_K, allowed in _chunks(len(cast), batch, how.allowed):
-            z = _logits(hidden_SH[chunk], cast, how.temperature)
+        for chunk, which_K, lines_K, targets_K, allowed in _chunks(len(cast), batch, opts.allowed):
+            z = _logits(hidden_SH[chunk], cast, opts.temperature)
             logp[which_K], entropy[which_K] = pick(z, lines_K, targets_K, False, allowed)
-        if not how.entropy_gradient:
+        if not opts.entropy_gradient:
             ctx.mark_non_differentiable(entropy)
         return logp, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_SH, head = ctx.saved_tensors
-        batch, how = ctx.batch, ctx.how
-        count, d_hidden = 2 if how.entropy_gradient else 1, torch.zeros_like(hidden_SH)
+        batch, opts = ctx.batch, ctx.opts
+        count, d_hidden = 2 if opts.entropy_gradient else 1, torch.zeros_like(hidden_SH)
         g_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
         with _SCORING:
             cast = head.to(hidden_SH.dtype)
             for chunk, which_K, lines_K, targets_K, allowed in _chunks(
-                len(cast), batch, how.allowed
+                len(cast), batch, opts.allowed
             ):
-                z = _logits(hidden_SH[chunk], cast, how.temperature).requires_grad_()
+                z = _logits(hidden_SH[chunk], cast, opts.temperature).requires_grad_()
                 with torch.enable_grad():
-                    out = pick(z, lines_K, targets_K, how.entropy_gradient, allowed)
+                    out = pick(z, lines_K, targets_K, opts.entropy_gradient, allowed)
                 d_z = torch.autograd.grad(out[:count], z, [g[which_K] for g in grads[:count]])[0]
-                d_z = d_z.div_(how.temperature).to(hidden_SH.dtype)
+                d_z = d_z.div_(opts.temperature).to(hidden_SH.dtype)
                 d_hidden[chunk] = product(d_z, cast)
                 if g_head is not None:
                     g_head += outer(d_z, hidden_SH[chunk])

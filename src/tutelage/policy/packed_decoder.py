@@ -59,7 +59,7 @@ _Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(slots=True)
 class _Prefix:
-    """Keys and values [kv, P, D] of a prefix for every block, cached up to `size` tokens."""
+    """Keys and values [kv, P, D] of a prompt prefix per block, cached up to `size` tokens."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -82,7 +82,7 @@ class _Block:
 
 
 class PackedDecoder:
-    """CPU decoder for a large policy, with a KV cache in rows.
+    """CPU decoder for large policies, with a KV cache in rows.
 
     In float32 it computes with the policy's own tensors, otherwise with copies.
     """
@@ -110,9 +110,9 @@ class PackedDecoder:
 
     # ------------------------------------------------------------ weights
 
-    def load(self, source: Policy) -> None:
+    def load(self, policy: Policy) -> None:
         """Load the policy's current weights and clear the cached prefixes."""
-        self._load_weights(cast("FusedNetwork", source.network))
+        self._load_weights(cast("FusedNetwork", policy.network))
         self._prefix_cache.clear()
 
     def free(self) -> None:
@@ -152,7 +152,7 @@ class PackedDecoder:
 
     @torch.inference_mode()
     def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
-        """Attach a shared prefix to a row and return the number of prefix tokens in it: all or 0.
+        """Attach a cached prefix to a row and return the number of its tokens: all of `ids`, or 0.
 
         If `compute` is True, a call computes one chunk of a long prefix; returns None while the
         prefix is incomplete.
@@ -186,23 +186,23 @@ class PackedDecoder:
 
     @torch.inference_mode()
     def extend(
-        self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
+        self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, width: int
     ) -> Tensor:
         """Append tokens to cached rows and return the logits [B, V] after each row's last token."""
         at = slice(rows) if isinstance(rows, int) else rows
         self._filled[at] = starts_B + lengths_B - self._base[at]
         # Change the width of rows if they are too narrow or much too wide.
         step = _COLUMNS if self._filled.max() <= WHOLE_PROMPT else _LONG_COLUMNS
-        before, width = self._width, round_up(int(self._filled.max()), step)
-        if not before - 2 * _COLUMNS < width <= before:
-            used, columns = int(self._filled.nonzero().max()) + 1, min(before, width)
+        before, needed = self._width, round_up(int(self._filled.max()), step)
+        if not before - 2 * _COLUMNS < needed <= before:
+            used, columns = int(self._filled.nonzero().max()) + 1, min(before, needed)
             for flat in (*self._keys, *self._values):
                 self._width = before
                 stored = self._view(flat)[:used, :, :columns].clone()
-                self._width = width
+                self._width = needed
                 self._view(flat)[:used, :, :columns] = stored
 
-        def shard(part: slice) -> Tensor:
+        def extend_shard(part: slice) -> Tensor:
             own = part if isinstance(rows, int) else rows[part]
             return self._extend(ids_BT[part], starts_B[part], lengths_B[part], own)
 
@@ -213,7 +213,7 @@ class PackedDecoder:
         count = max(1, min(self.shards, total // _MIN_TOKENS))
         cuts = {bisect_left(middles, total * i / count) for i in range(1, count)}
         shards = [slice(*cut) for cut in pairwise(sorted({0, *cuts, len(lengths)}))]
-        return torch.cat(parallel_map(shard, shards, self.shards))
+        return torch.cat(parallel_map(extend_shard, shards, self.shards))
 
     @torch.inference_mode()
     def _extend(

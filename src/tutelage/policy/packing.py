@@ -66,7 +66,7 @@ class MicroBatch:
 
     @staticmethod
     def of(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> MicroBatch:
-        """Pack training rows into a micro-batch, for activations of `dtype`.
+        """Pack training rows into a micro-batch for activations of `dtype`.
 
         Each row needs at least one token. `rows_K` are indices into `rows`.
         """
@@ -130,7 +130,7 @@ def plan_micro_batches(
 ) -> list[list[int]]:
     """Split rows into micro-batches of about `max_tokens` tokens, as lists of row indices.
 
-    With `shared`, tokens that a row shares with the one before it are not counted. Rows with the
+    With `shared`, tokens that a row shares with the previous row are not counted. Rows with the
     same prompt stay together if they fit, and neighbours have similar lengths, to save padding. The
     result is deterministic.
     """
@@ -146,7 +146,7 @@ def plan_micro_batches(
 
 
 def together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list[int]]:
-    """Move all rows of an owner to the micro-batch that has its first one."""
+    """Move all rows of each owner to the micro-batch that contains the owner's first row."""
     homes: dict[int, int] = {}
     moved: list[list[int]] = [[] for _ in plan]
     for number, chosen in enumerate(plan):
@@ -158,8 +158,8 @@ def together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list[
 def plan_for_two_threads(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
     """Split rows into an even number of micro-batches of nearly equal size, for two threads.
 
-    Two of them have at most about `max_tokens` tokens in all, without those that a row shares with
-    the one before it. Rows are in the same order as in `plan_micro_batches`."""
+    Two micro-batches together have at most about `max_tokens` tokens, without those that a row
+    shares with the previous row. Rows are in the same order as in `plan_micro_batches`."""
     order = list(_packing_order(rows, shared=True))
     total = sum(new for _, _, new in order)
     batches: list[list[int]] = [[] for _ in range(2 * -(-total // max_tokens))]
@@ -190,7 +190,7 @@ def _packing_order(rows: Sequence[Row], shared: bool) -> Iterator[tuple[int, int
 
 @dataclass(slots=True)
 class _TreeRow:
-    """A row's own tokens in the prefix tree: from `before` on, at flat indices from `start`."""
+    """A row's unshared tokens in the prefix tree, from position `before` and flat index `start`."""
 
     ids: Ints
     before: int

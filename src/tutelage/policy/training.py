@@ -32,8 +32,8 @@ from tutelage.policy.weights import DecoderShape, Layer
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """An attention segment's sizes R, T and L, its slices of the gathered vectors, and its additive
-    mask (0 or -inf)."""
+    """An attention segment: sizes R, T and L, slices of the gathered vectors, and additive mask
+    (0 or -inf)."""
 
     rows: int
     queries: int
@@ -93,15 +93,15 @@ class IndexTables:
             place = torch.arange(keys, keys + k, device=device).view(rows, s.kv_heads, length)
             places.append(place.transpose(0, 1).flatten(1))
             queries, keys = queries + q, keys + k
-        every = s.heads + 2 * s.kv_heads
-        heads = torch.arange(every, device=device)
+        num_heads = s.heads + 2 * s.kv_heads
+        heads = torch.arange(num_heads, device=device)
         q_of, k_of, v_of = heads.split([s.heads, s.kv_heads, s.kv_heads])
         gather_Q = torch.cat([_expand_heads(g.queries_RT * s.heads, q_of) for g in batch.segments])
         place_NH = torch.full((total * s.heads,), queries, device=device)
         place_NH[gather_Q] = torch.arange(queries, device=device)
-        gather = [_expand_heads(g.queries_RT * every, q_of) for g in batch.segments]
-        for of in (k_of, v_of):
-            gather += [_expand_heads(g.keys_RL * every, of) for g in batch.segments]
+        gather = [_expand_heads(g.queries_RT * num_heads, q_of) for g in batch.segments]
+        for ids in (k_of, v_of):
+            gather += [_expand_heads(g.keys_RL * num_heads, ids) for g in batch.segments]
         # For each kv head, then each token, its indices among the keys: a list and its offsets.
         token, order = torch.cat([g.keys_RL.flatten() for g in batch.segments]).sort(stable=True)
         first = torch.searchsorted(token, torch.arange(total, device=device))
@@ -112,9 +112,9 @@ class IndexTables:
         )
 
 
-def _expand_heads(numbers_RT: Tensor, heads: Tensor) -> Tensor:
+def _expand_heads(indices_RT: Tensor, heads: Tensor) -> Tensor:
     """Add head offsets to indices [R, T], flattened in the order [R, heads, T]."""
-    return (numbers_RT[:, None] + heads[:, None]).flatten()
+    return (indices_RT[:, None] + heads[:, None]).flatten()
 
 
 # ---------------------------------------------------------------- one block
@@ -123,8 +123,8 @@ def _expand_heads(numbers_RT: Tensor, heads: Tensor) -> Tensor:
 class BlockFunction(torch.autograd.Function):
     """Forward and backward pass of one decoder block: attention, feed-forward, residuals.
 
-    Maps x [N, hidden] to [N, hidden], or to [S, hidden] with only the tokens `kept`. The weights
-    are in the order of `Layer`.
+    Maps x [N, hidden] to [N, hidden], or to [S, hidden] for only the tokens `indices_S`. The
+    weights are in the order of `Layer`.
 
     Activations have the dtype of `x`, to which weights are cast; gradients of the weights have
     their own dtype.
@@ -132,7 +132,7 @@ class BlockFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, plan: IndexTables, kept: Tensor | None, *weights: Tensor | None
+        ctx: Any, x: Tensor, plan: IndexTables, indices_S: Tensor | None, *weights: Tensor | None
     ) -> Tensor:
         layer, s = _cast(weights, x.dtype), plan.shape
         turn = s.heads + s.kv_heads
@@ -144,23 +144,23 @@ class BlockFunction(torch.autograd.Function):
             head_parts = _normalise(qk, s.eps)
             qk = head_parts[0] * norms
         qkv[:, :turn] = rotate(qk, plan.cos, plan.sin)
-        gathered = qkv.view(-1, s.head_dim).index_select(0, plan.gather_M)
-        attended, probs = _attend(gathered, plan)
-        if kept is not None:
-            x, attended = x.index_select(0, kept), attended.index_select(0, kept)
+        vectors = qkv.view(-1, s.head_dim).index_select(0, plan.gather_M)
+        attended, probs = _attend(vectors, plan)
+        if indices_S is not None:
+            x, attended = x.index_select(0, indices_S), attended.index_select(0, indices_S)
         middle = product(attended, layer.out.t()).add_(x)
         normed2, scale2 = _normalise(middle, s.eps)
         gate_up = product(normed2 * layer.norm2, layer.gate_up.t())
         silu = F.silu(gate_up[:, : s.ffn])
         inner = silu * gate_up[:, s.ffn :]
-        large = (qkv,) if plan.lean else (gathered, gate_up, silu, inner, *probs)
+        large = (qkv,) if plan.lean else (vectors, gate_up, silu, inner, *probs)
         # Weights are saved like activations: with adapters they are computed for this pass, and
         # with checkpointed blocks computed again for the backward pass.
         own = weights if plan.lean else layer.items()
         ctx.save_for_backward(
             *(normed1, scale1, attended, normed2, scale2, *head_parts, *large), *own
         )
-        ctx.plan, ctx.kept, ctx.heads_normed = plan, kept, norms is not None
+        ctx.plan, ctx.indices_S, ctx.heads_normed = plan, indices_S, norms is not None
         ctx.types = [None if t is None else t.dtype for t in weights]
         return product(inner, layer.down.t()).add_(middle)
 
@@ -172,12 +172,12 @@ class BlockFunction(torch.autograd.Function):
         plan: IndexTables = ctx.plan
         layer, s, total = _cast(rest[weights:], normed1.dtype), plan.shape, len(normed1)
         if plan.lean:  # recompute by the operations of the forward pass, bit for bit
-            gathered = large[0].view(-1, s.head_dim).index_select(0, plan.gather_M)
+            vectors = large[0].view(-1, s.head_dim).index_select(0, plan.gather_M)
             gate_up = product(normed2 * layer.norm2, layer.gate_up.t())
             silu = F.silu(gate_up[:, : s.ffn])
-            inner, probs = silu * gate_up[:, s.ffn :], _probabilities(gathered, plan)
+            inner, probs = silu * gate_up[:, s.ffn :], _probabilities(vectors, plan)
         else:
-            gathered, gate_up, silu, inner, *probs = large
+            vectors, gate_up, silu, inner, *probs = large
         # Feed-forward.
         d_inner = product(grads[0], layer.down)
         d_gate_up = torch.empty_like(gate_up)
@@ -192,12 +192,12 @@ class BlockFunction(torch.autograd.Function):
         # Attention.
         d_attended = product(d_middle, layer.out)
         d_x = d_middle
-        if ctx.kept is not None:
+        if ctx.indices_S is not None:
             d_x, d_attended = (
-                t.new_zeros(total, t.shape[1]).index_copy_(0, ctx.kept, t)
+                t.new_zeros(total, t.shape[1]).index_copy_(0, ctx.indices_S, t)
                 for t in (d_middle, d_attended)
             )
-        d_qkv = _attend_backward(d_attended, gathered, probs, plan)
+        d_qkv = _attend_backward(d_attended, vectors, probs, plan)
         g_q, g_k, turn = None, None, s.heads + s.kv_heads
         norms = layer.head_norms(s)
         if norms is not None:
@@ -250,58 +250,56 @@ def _normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def _normalise_backward(
-    d: Tensor, normed: Tensor, scale: Tensor, weight: Tensor
+    grad: Tensor, normed: Tensor, scale: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Compute the backward pass of RMS norm: the gradients of the input and the weight."""
-    d_x = d * weight
+    d_x = grad * weight
     along = (d_x * normed).sum(-1, keepdim=True).div_(normed.shape[-1])
-    g = (d * normed).sum(0)
-    return d_x.addcmul_(normed, along, value=-1).mul_(scale.to(d.dtype)), g
+    g = (grad * normed).sum(0)
+    return d_x.addcmul_(normed, along, value=-1).mul_(scale.to(grad.dtype)), g
 
 
 # ---------------------------------------------------------------- attention
 
 
-def _views(
-    gathered: Tensor, plan: IndexTables
-) -> Iterator[tuple[_Segment, Tensor, Tensor, Tensor]]:
+def _split(vectors: Tensor, plan: IndexTables) -> Iterator[tuple[_Segment, Tensor, Tensor, Tensor]]:
     """Yield each segment's queries [R*kv, group*T, D], and keys and values [R*kv, L, D]."""
-    keys = (len(gathered) - len(plan.gather_Q)) // 2
-    q, k, v = gathered.split([len(plan.gather_Q), keys, keys])
+    keys = (len(vectors) - len(plan.gather_Q)) // 2
+    q, k, v = vectors.split([len(plan.gather_Q), keys, keys])
     for part in plan.parts:
         batch = (part.rows * plan.shape.kv_heads, -1, plan.shape.head_dim)
         keys_BLD, values_BLD = (t[part.key_rows].view(batch) for t in (k, v))
         yield part, q[part.query_rows].view(batch), keys_BLD, values_BLD
 
 
-def _probabilities(gathered: Tensor, plan: IndexTables) -> list[Tensor]:
+def _probabilities(vectors: Tensor, plan: IndexTables) -> list[Tensor]:
     """Compute the attention probabilities [R*kv, group*T, L] of each segment."""
     s = plan.shape
     probs: list[Tensor] = []
-    for part, q, k, _ in _views(gathered, plan):
+    for part, q, k, _ in _split(vectors, plan):
         scores = torch.bmm(q, k.transpose(1, 2)).view(part.rows, s.heads, part.queries, part.keys)
         torch.add(part.mask_R1TL, scores, alpha=s.head_dim**-0.5, out=scores)
         probs.append(scores.softmax(-1).view(*q.shape[:2], part.keys))
     return probs
 
 
-def _attend(gathered: Tensor, plan: IndexTables) -> tuple[Tensor, list[Tensor]]:
+def _attend(vectors: Tensor, plan: IndexTables) -> tuple[Tensor, list[Tensor]]:
     """Compute the attention output [N, heads * D] and the probabilities of each segment."""
-    s, probs = plan.shape, _probabilities(gathered, plan)
-    out = gathered.new_zeros(len(plan.gather_Q) + 1, s.head_dim)
-    for (part, q, _, v), p in zip(_views(gathered, plan), probs, strict=True):
+    s, probs = plan.shape, _probabilities(vectors, plan)
+    out = vectors.new_zeros(len(plan.gather_Q) + 1, s.head_dim)
+    for (part, q, _, v), p in zip(_split(vectors, plan), probs, strict=True):
         torch.bmm(p, v, out=out[part.query_rows].view_as(q))
     return out.index_select(0, plan.place_NH).view(-1, s.heads * s.head_dim), probs
 
 
 def _attend_backward(
-    d_attended: Tensor, gathered: Tensor, probs: Sequence[Tensor], plan: IndexTables
+    d_attended: Tensor, vectors: Tensor, probs: Sequence[Tensor], plan: IndexTables
 ) -> Tensor:
     """Compute the gradients [N, J, D] of queries, keys and values before rotation."""
     s = plan.shape
     d_out = d_attended.view(-1, s.head_dim).index_select(0, plan.gather_Q)
-    d_gathered = torch.empty_like(gathered)
-    pieces = zip(_views(gathered, plan), _views(d_gathered, plan), probs, strict=True)
+    d_vectors = torch.empty_like(vectors)
+    pieces = zip(_split(vectors, plan), _split(d_vectors, plan), probs, strict=True)
     for (part, q, k, v), (_, d_q, d_k, d_v), p in pieces:
         d_o = d_out[part.query_rows].view_as(q)
         torch.bmm(p.transpose(1, 2), d_o, out=d_v)
@@ -311,15 +309,15 @@ def _attend_backward(
         torch.bmm(d_scores.transpose(1, 2), q, out=d_k)
     queries = len(plan.gather_Q)
     total = len(plan.place_NH) // s.heads
-    keys = (len(gathered) - queries) // 2
-    d_q = F.pad(d_gathered[:queries], (0, 0, 0, 1)).index_select(0, plan.place_NH)
+    keys = (len(vectors) - queries) // 2
+    d_q = F.pad(d_vectors[:queries], (0, 0, 0, 1)).index_select(0, plan.place_NH)
     d_k, d_v = (
         F.embedding_bag(plan.uses_E, d, plan.first_KN, mode="sum").view(s.kv_heads, total, -1)
-        for d in d_gathered[queries:].split(keys)
+        for d in d_vectors[queries:].split(keys)
     )
     # The gradient is rotated by the opposite angle; the tables include the factor of the scores.
     cos, sin = plan.cos * s.head_dim**-0.5, plan.sin * -(s.head_dim**-0.5)
-    d_qkv = d_gathered.new_empty(total, s.heads + 2 * s.kv_heads, s.head_dim)
+    d_qkv = d_vectors.new_empty(total, s.heads + 2 * s.kv_heads, s.head_dim)
     d_qkv[:, : s.heads] = rotate(d_q.view(total, s.heads, s.head_dim), cos, sin)
     d_qkv[:, s.heads : -s.kv_heads] = rotate(d_k.transpose(0, 1), cos, sin)
     d_qkv[:, -s.kv_heads :] = d_v.transpose(0, 1)

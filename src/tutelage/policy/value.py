@@ -38,7 +38,7 @@ class ValueModel:
         return [*self._network.trunk(), *head]
 
     def parameters(self) -> list[Tensor]:
-        """Return the trainable tensors in the order of `named`."""
+        """Return the trainable tensors in the order of `named_tensors`."""
         return [t for _, t in self.named()]
 
     def values(self, rows: Sequence[Row], dtype: torch.dtype = torch.float32) -> TokenTensors:

@@ -106,7 +106,7 @@ class Layer:
 
 @dataclass(slots=True)
 class DecoderWeights:
-    """A decoder's tensors and rotary frequencies. `head` is `embed` when tied."""
+    """Tensors and rotary frequencies of a decoder. `head` is `embed` if they are tied."""
 
     shape: DecoderShape
     embed: Tensor
@@ -174,7 +174,7 @@ class DecoderWeights:
             yield "head", self.head
 
     def parameters(self) -> list[Tensor]:
-        """Return the trainable tensors in the order of `named`."""
+        """Return the trainable tensors in the order of `named_tensors`."""
         return [tensor for _, tensor in self.named()]
 
     def count(self) -> int:
@@ -200,6 +200,6 @@ class DecoderWeights:
 
     @torch.no_grad()
     def copy_(self, other: DecoderWeights) -> None:
-        """Copy another decoder's tensors into these, casting as needed."""
+        """Copy the tensors of another decoder in place, casting as needed."""
         for target, source in zip(self.parameters(), other.parameters(), strict=True):
             target.copy_(source)
