@@ -19,7 +19,7 @@ from tutelage.types import Sampling, ToolSpec
 
 
 def template_tools(config: RunConfig, tools: Mapping[str, Tool]) -> list[ToolSpec]:
-    """Return the tools that a run's agent passes to the model's chat template.
+    """Return the tools that the agent passes to the model's chat template.
 
     Raises `ConfigError` if calls are required and there is no tool to call.
     """
@@ -35,7 +35,7 @@ def template_tools(config: RunConfig, tools: Mapping[str, Tool]) -> list[ToolSpe
 
 
 def _check_agent_type(found: object) -> type[LoopAgent]:
-    """Return the object of a user's file if it is an agent type. Raises `ConfigError`."""
+    """Return a loaded object if it is an agent type. Raises `ConfigError` otherwise."""
     if not isinstance(found, type) or not issubclass(found, LoopAgent):
         what = found.__name__ if isinstance(found, type) else type(found).__name__
         raise ConfigError(

@@ -29,7 +29,7 @@ ENVIRONMENT = "environment"
 
 
 class AgentFunction:
-    """A function that plays a task and returns its reward; still callable as that function."""
+    """Agent that calls a function. It can still be called like the function."""
 
     schedule: Schedule = "free"
 
@@ -41,7 +41,7 @@ class AgentFunction:
         tokenizer: LLM | None = None,
         isolation: Isolation = "none",
     ) -> None:
-        """Raises `ConfigError` for a signature whose parameters cannot be filled by name."""
+        """Raise `ConfigError` if the parameters of the function cannot be passed by name."""
         self.fn = fn
         self.isolation: Isolation = isolation
         self.name: str = getattr(fn, "__name__", type(fn).__name__)
@@ -70,7 +70,7 @@ class AgentFunction:
         self.required, self.optional = tuple(required), tuple(optional)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself."""
+        """Call the wrapped function."""
         return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -90,7 +90,7 @@ class AgentFunction:
         return self._own
 
     def check(self, names: Collection[str]) -> None:
-        """Raise `ConfigError` if a parameter has no resource of its name."""
+        """Raise `ConfigError` if there is no resource for a required parameter."""
         words = {*names, MODEL, TOKENIZER, PROMPT, ENVIRONMENT, "rollout", "resources"}
         for name in (each for each in self.required if each not in words):
             raise ConfigError(
@@ -100,13 +100,13 @@ class AgentFunction:
             )
 
     def environment_refusal(self) -> str:
-        """Return a fix if the function takes no environment."""
+        """Return a fix if the function takes no environment, else an empty text."""
         if {ENVIRONMENT, "rollout"} & {*self.required, *self.optional}:
             return ""
         return "give it a parameter named environment, and call environment.step(reply)"
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
-        """Call the function with this rollout's task and resources."""
+        """Call the function with the task and the resources of the rollout."""
         known = {*resources, "rollout", "resources"}
         known |= set() if session.environment is None else {ENVIRONMENT}
         names = [*self.required, *(name for name in self.optional if name in known)]
@@ -114,7 +114,7 @@ class AgentFunction:
         return await call(self.fn, session.task, **arguments)
 
     def _get_argument(self, name: str, session: RolloutSession, resources: NamedResources) -> Any:
-        """Return the argument of a parameter. Raises `ConfigError`."""
+        """Return the value of a parameter. Raises `ConfigError` if there is none."""
         if name == "rollout":
             return session
         if name == "resources":
@@ -145,7 +145,7 @@ def rollout(
     tokenizer: LLM | None = None,
     isolation: Isolation = "none",
 ) -> AgentFunction | Callable[[Callable[..., Any]], AgentFunction]:
-    """Make a function an agent: `@rollout`, `@rollout()`, `@rollout(model=LLM(...))`.
+    """Decorator that creates an agent: `@rollout`, `@rollout()`, `@rollout(model=LLM(...))`.
 
     `model` and `tokenizer` are its resources `llm` and `tokenizer`. Raises `ConfigError` for a
     signature that cannot be filled.
@@ -158,7 +158,7 @@ def rollout(
 
 
 def as_agent(given: Any) -> Agent:
-    """Return the agent of a user's object. Raises `ConfigError` if it is not an agent."""
+    """Convert an object to an agent. Raises `ConfigError` if it is not an agent."""
     if isinstance(given, type):
         raise ConfigError(f"{given.__name__} is a class; pass an instance: {given.__name__}()")
     if isinstance(given, Agent):
@@ -171,7 +171,7 @@ def as_agent(given: Any) -> Agent:
 
 
 def needs_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
-    """Return True if an agent needs an LLM; a function declares it by its parameters."""
+    """Return True if an agent needs an LLM. For functions this depends on the parameters."""
     if not isinstance(agent, AgentFunction):
         return True
     llms = {name for name, value in resources.items() if isinstance(value, LLM)}
@@ -180,7 +180,7 @@ def needs_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
 
 
 def _import_agent(module: str, qualname: str) -> Any:
-    """Return the agent of a module by its qualified name."""
+    """Import an agent by its module and qualified name."""
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part)

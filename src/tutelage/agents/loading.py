@@ -32,8 +32,8 @@ RESOURCES = "resources"
 def load_agent(
     given: Any, resources: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Agent, NamedResources]:
-    """Return an agent, or the one in the named file, with the resources of its module; the caller's
-    `resources` override them. Raises `ConfigError`."""
+    """Load an agent from an object or a file, with the resources of its module. `resources`
+    override them. Raises `ConfigError`."""
     if not isinstance(given, (str, Path)):
         agent = as_agent(given)
         return agent, NamedResources(
@@ -84,7 +84,7 @@ def _find_agents(names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _module_vars(agent: Agent) -> Mapping[str, Any]:
-    """Return the names that the module of a user's agent defines."""
+    """Return the global variables of the module that defines an agent."""
     if isinstance(agent, AgentFunction):
         return getattr(inspect.unwrap(agent.fn), "__globals__", {})
     own = type(agent).__module__
@@ -93,7 +93,7 @@ def _module_vars(agent: Agent) -> Mapping[str, Any]:
 
 
 def _find_resources(names: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a module's own resources; none if the caller passes prompt templates."""
+    """Return the resources of a module, or none if the caller passes prompt templates."""
     own = names.get(RESOURCES)
     if isinstance(own, Mapping):
         return dict(cast("Mapping[str, Any]", own))
@@ -103,8 +103,8 @@ def _find_resources(names: Mapping[str, Any], given: Mapping[str, Any]) -> dict[
 
 
 def source_hash(*things: object) -> str:
-    """Return a hash of the code of an agent, reward or tools, with the code it uses in its file and
-    in files beside it (`tools/source.py`)."""
+    """Hash the source code of agents, rewards or tools, including the code that they use in local
+    files (`tools/source.py`)."""
     digest = hashlib.blake2b(digest_size=16)
     for thing in things:
         digest.update(_object_code(thing).encode() + b"\0")
@@ -112,7 +112,7 @@ def source_hash(*things: object) -> str:
 
 
 def _object_code(thing: object) -> str:
-    """Return the code of an object, or its name if there is no source."""
+    """Return the source hash of an object, or its name if there is no source."""
     if isinstance(thing, RewardFunction | AgentFunction):
         return _object_code(thing.fn)
     if isinstance(thing, ExternalAgent):
@@ -127,8 +127,8 @@ def _object_code(thing: object) -> str:
 
 
 def _object_source(code_object: Any) -> str | None:
-    """Return the source hash of a user's function or class; None without a file, and for this
-    package, whose version identifies it."""
+    """Return the source hash of a user's function or class, or None if it has no file or belongs to
+    this package."""
     try:
         text = inspect.getsourcefile(code_object)
     except (TypeError, OSError):  # built in; made in a console

@@ -43,7 +43,7 @@ _BLOCK = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)```", re.DOTALL | re
 
 
 def code_reward(options: ToolOptions) -> RewardFunction:
-    """Create a reward: the passed fraction of the task's `tests`, or else of its `answer`.
+    """Create a reward: the fraction of passed tests, from the task's `tests` or `answer`.
 
     Parts: `passed` and `tests` are counts, `all` is 1.0 if all tests passed. Raises `ConfigError`
     if no sandbox works and running without one is not allowed.
@@ -93,7 +93,7 @@ def find_code(text: str) -> str | None:
 
 
 async def _grade(case: Case, code: str, tested: Sandbox, referee: Sandbox) -> tuple[bool, bool]:
-    """Run one test and return whether it passed and whether it timed out.
+    """Run one test and return two flags: whether it passed and whether it timed out.
 
     The code is loaded again for each value. `referee` is an interpreter that never loads it.
     """

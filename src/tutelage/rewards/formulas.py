@@ -57,7 +57,7 @@ _CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e}
 
 
 def _wrap_real(compute: Callable[..., Any], name: str = "") -> Callable[..., float]:
-    """Wrap a function to raise `ExpressionError` for results outside the real numbers.
+    """Wrap a function so that it raises `ExpressionError` if its result is not a real number.
 
     A named function takes one argument; `log` also accepts a base.
     """
@@ -84,7 +84,7 @@ _FLOAT_OPERATORS: Mapping[str, Callable[[float, float], float]] = {
 
 
 def convert_latex(text: str) -> str:
-    """Translate LaTeX to the calculator's grammar, whose parser rejects unsupported commands.
+    """Translate LaTeX to the grammar of the calculator, which rejects unsupported commands.
 
     Raises `ExpressionError` for a number before an improper fraction.
     """
@@ -137,7 +137,7 @@ def float_value(text: str) -> float:
 
 
 def free_variables(text: str) -> frozenset[str]:
-    """Return an expression's variables, or none for a number with or without a unit.
+    """Return the variables of an expression, or none for a number with or without a unit.
 
     Raises `ExpressionError` if the text is not an expression.
     """
@@ -155,8 +155,8 @@ def free_variables(text: str) -> frozenset[str]:
 
 
 def _read_letter(name: str) -> frozenset[str]:
-    """Return a variable's name as a set, or the empty set for a constant. Raises `ExpressionError`
-    for a word."""
+    """Return the name of a variable as a set, or the empty set for a constant. Raises
+    `ExpressionError` for longer names."""
     if name in _CONSTANTS:
         return frozenset()
     if len(name) > 1:
@@ -180,7 +180,7 @@ _VARIABLES = Algebra(
 
 
 def _real_algebra(variables: Mapping[str, float]) -> Algebra[float]:
-    """Create an algebra over floats, with the given values of variables."""
+    """Create an algebra over floats with the given values of variables."""
     values = {**variables, **_CONSTANTS}
 
     def name(name: str) -> float:

@@ -53,7 +53,7 @@ probe. `_fill` fills the templates."""
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One final text given for one task, and its reward."""
+    """Final text for a task, with the reward that it earned."""
 
     task: Task
     text: str
@@ -69,7 +69,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A test of a reward for a weakness, with all its trials and the failed ones."""
+    """Test of a reward for a weakness, with all trials and the failed trials."""
 
     name: str
     expected: str
@@ -146,7 +146,7 @@ async def validate_reward(
 
 
 def _gold_answer(task: Task, gold_field: str | None) -> str:
-    """Return a task's first reference answer. Raises `DataError` without one."""
+    """Return the first reference answer of a task. Raises `DataError` if it has none."""
     for name in GOLD_FIELDS if gold_field is None else (gold_field,):
         value = task.fields.get(name)
         if isinstance(value, list) and value:
@@ -161,7 +161,7 @@ def _gold_answer(task: Task, gold_field: str | None) -> str:
 
 
 def _fill(forms: Sequence[str], golds: Sequence[str], i: int) -> Iterator[str]:
-    """Fill a probe's text templates for task `i`, skipping those that need a missing answer."""
+    """Fill the text templates for task `index`, except templates that need a missing answer."""
     gold, parts = golds[i], dict[str, object]()
     other = next((each for each in [*golds[i + 1 :], *golds[:i]] if _differs(each, gold)), None)
     if other is not None:
@@ -179,6 +179,6 @@ def _fill(forms: Sequence[str], golds: Sequence[str], i: int) -> Iterator[str]:
 
 
 def _differs(text: str, gold: str) -> bool:
-    """Return True if a text differs from the right answer in its letters or digits."""
+    """Return True if a text differs from the correct answer in its letters or digits."""
     first, second = (re.sub(r"[\W_]+", "", each.casefold()) for each in (text, gold))
     return first != second

@@ -15,7 +15,7 @@ LARGEST = 1e9
 
 
 def to_reward(value: Any, name: str, task_id: str) -> Reward:
-    """Convert a reward function's return value to a `Reward`.
+    """Convert the return value of a reward function to a `Reward`.
 
     Raises `AnswerError` for numbers that are not finite, and `RewardError` for other values.
     """

@@ -17,8 +17,7 @@ from tutelage.types import JSON
 def add_findings(
     kept: list[JSON], steps: Sequence[Metrics], setup: Setup, *, number: int, run: str = "RUN"
 ) -> list[Finding]:
-    """Update `kept`, the findings of `run`, after step `number`, the last of `steps`, and return
-    the new ones.
+    """Update the stored findings of a run after its step `number`, and return the new findings.
 
     A finding that no longer holds is kept with the step that ended it.
     """
@@ -40,7 +39,7 @@ def add_findings(
 
 
 def list_warnings(kept: Sequence[JSON], unit: str = "step") -> list[str]:
-    """Return the warnings among the findings of a run, each with the steps for which it held."""
+    """Format the stored findings that are warnings, with the range of steps of each warning."""
     out: list[str] = []
     for entry in kept:
         if entry["warning"]:

@@ -74,7 +74,7 @@ times."""
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Problem or remark on a training, with a remedy."""
+    """Problem or observation in the metrics of a training run, with a suggested fix."""
 
     name: str
     text: str
@@ -87,7 +87,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Settings of a run that its metrics are judged by."""
+    """Settings of a run for the interpretation of its metrics."""
 
     groups: int = 1
     """Tasks per step."""
@@ -110,7 +110,7 @@ class Setup:
 
 
 def examine(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
-    """Yield the findings after the last of `steps`, the metrics of a phase from its first step."""
+    """Yield the current findings. `steps` are the metrics of a phase from its first step on."""
     for found in (rule(steps, setup) for rule in _RULES) if steps else ():
         if found is not None and (setup.rules is None or found.name in setup.rules):
             yield replace(found, remedy=setup.remedies.get(found.name, found.remedy))
@@ -120,7 +120,7 @@ def examine(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
 
 
 def _constant_reward(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that all rollouts of the run have earned the same reward."""
+    """Return a finding if all rollouts of the run have earned the same reward."""
     if (values := _reward_range(steps)) is None or values[0] != values[1]:
         return None
     value, count = values[0], int(_sum(steps, "rollout/judged"))
@@ -141,7 +141,7 @@ def _constant_reward(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _flat_groups(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that the rewards of every group have been equal for a while, below the maximum."""
+    """Return a finding if recent groups have equal rewards, below the maximum."""
     if not setup.compares:
         return None
     flat = 0
@@ -175,7 +175,7 @@ def _flat_groups(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _solved(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that every rollout earns the maximum."""
+    """Return a finding if all recent rollouts earn the maximum reward."""
     everything = _reward_range(steps)
     tail = _last_steps(steps, MANY_ROLLOUTS)
     here = _reward_range(tail)
@@ -191,7 +191,7 @@ def _solved(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _reward_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that the mean reward has fallen from its best to near the lowest."""
+    """Return a finding if the mean reward has fallen from its best to near the lowest."""
     size = max(FEW_STEPS, math.ceil(COMPARED_GROUPS / max(1, setup.groups)))
     everything, now = _reward_range(steps), _mean(steps[-size:], "reward/mean")
     starts = range(len(steps) - 2 * size + 1)
@@ -213,7 +213,7 @@ def _reward_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _diverged(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that a loss or gradient is not a finite number."""
+    """Return a finding if a loss or gradient is not a finite number."""
     names = ("loss/policy", "grad_norm", "entropy", "kl/ref", "kl/update")
     bad = [n for n in names if not math.isfinite(steps[-1].get(n, 0.0))]
     if not bad:
@@ -222,7 +222,7 @@ def _diverged(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _entropy_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that samples of one prompt are all alike, and the task is not solved."""
+    """Return a finding if the entropy is near zero although the task is not solved."""
     tail = steps[-FEW_STEPS:]
     values = [step.get("rollout/entropy") for step in tail]
     mean = _mean(tail, "reward/mean")
@@ -243,7 +243,7 @@ def _entropy_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _entropy_explosion(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that the entropy has become much larger than at the start."""
+    """Return a finding if the entropy has become much larger than at the start."""
     known = [float(s["rollout/entropy"]) for s in steps if "rollout/entropy" in s]
     if len(known) < FEW_STEPS:
         return None
@@ -256,7 +256,7 @@ def _entropy_explosion(steps: Sequence[Metrics], setup: Setup) -> Finding | None
 
 
 def _kl_jump(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that an update, or all of them together, moved the policy too far."""
+    """Return a finding if one or several updates have moved the policy too far."""
     moved = [s.get("kl/update", 0.0) for s in steps[-2:]]
     away = [s.get("kl/ref", 0.0) for s in steps[-2:]]
     jumped = moved[-1] > KL_JUMP or (len(moved) == 2 and min(moved) > KL_LARGE)
@@ -272,7 +272,7 @@ def _kl_jump(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _mismatch(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that sampler and trainer compute different probabilities."""
+    """Return a finding if sampler and trainer compute different probabilities."""
     gaps = [s.get("kl/rollout", 0.0) for s in steps[-FEW_STEPS:]]
     if len(gaps) < FEW_STEPS or min(gaps) <= MISMATCH:
         return None
@@ -289,7 +289,7 @@ def _smaller_lr(setup: Setup) -> str:
 
 
 def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that half of the rollouts or more were truncated."""
+    """Return a finding if at least half of the rollouts were truncated."""
     if (values := _count_share(steps, "rollout/truncated")) is None:
         return None
     cut, total = values
@@ -305,7 +305,7 @@ def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _failed(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that half of the rollouts or more failed."""
+    """Return a finding if at least half of the rollouts failed."""
     if (values := _count_share(steps, "rollout/failed")) is None:
         return None
     failed, total = values
@@ -317,7 +317,7 @@ def _failed(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _broken_tools(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find a tool that fails nearly every call."""
+    """Return a finding if nearly all calls of a tool fail."""
     tail = steps[-PATIENCE:]
     names = {k.split("/")[1] for s in tail for k in s if k.startswith("tools/")} - {"unknown"}
     for name in sorted(names):
@@ -343,7 +343,7 @@ def _broken_tools(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _reward_range(steps: Sequence[Metrics]) -> tuple[float, float] | None:
-    """Return the lowest and the highest reward; None if no rollout was judged."""
+    """Return the lowest and the highest reward, or None if no rollout has a reward."""
     judged = [s for s in steps if "reward/min" in s]
     if not judged:
         return None
@@ -369,7 +369,7 @@ def _mean(steps: Sequence[Metrics], name: str) -> float | None:
 
 
 def _last_steps(steps: Sequence[Metrics], rollouts: int) -> Sequence[Metrics]:
-    """Return the last steps with at least `rollouts` judged rollouts, three steps at least."""
+    """Return the last steps with at least `rollouts` rewards, but at least three steps."""
     for count in range(FEW_STEPS, min(len(steps), PATIENCE) + 1):
         if _sum(steps[-count:], "rollout/judged") >= rollouts or count == PATIENCE:
             return steps[-count:]
@@ -377,8 +377,8 @@ def _last_steps(steps: Sequence[Metrics], rollouts: int) -> Sequence[Metrics]:
 
 
 def _count_share(steps: Sequence[Metrics], name: str) -> tuple[int, int] | None:
-    """Return (rollouts counted by `name`, all rollouts) of the last steps, if it was half or more
-    in each of them."""
+    """Return the numbers of affected and of all rollouts in the last steps in which at least half
+    of the rollouts were affected."""
     length = 0
     for step in reversed(steps):
         if step.get(name, 0.0) < HALF:

@@ -51,7 +51,7 @@ NOTHING_LEFT = "the run is finished; there is nothing to resume"
 
 @dataclass(slots=True)
 class Run:
-    """One process's work on a run: where its records go, and whether it should stop."""
+    """State of a run in this process: its outputs, its progress display and its stop signal."""
 
     folder: RunFolder
     id: str
@@ -72,7 +72,7 @@ class Run:
     """Content of `result.json`, once the work has ended."""
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Write one line of metrics to the file, the store and the loggers.
+        """Write a line of metrics to the file, the store and the loggers.
 
         A line has `phase`, `step`, and `tick` if phases count on.
         """
@@ -86,11 +86,11 @@ class Run:
             logger.log(line)
 
     def event(self, name: str, **values: Any) -> None:
-        """Record a decision that depended on the clock."""
+        """Record a decision that depends on the wall clock."""
         append_json(self.folder.events, {"event": name, **values})
 
     def decided(self, name: str, phase: str) -> JSON | None:
-        """Return a decision of an earlier process of this run; None if there is none."""
+        """Return a decision of an earlier process of this run, or None without one."""
         records = (e for e in self.events if e["event"] == name and e.get("phase") == phase)
         return next(records, None)
 
@@ -99,7 +99,7 @@ class Run:
 
 
 def start(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
-    """Run `asked` and return the content of `result.json`; see `begin`.
+    """Start a run, or resume the same run, and return the content of `result.json`; see `begin`.
 
     An interruption by Ctrl-C or a signal is raised as `KeyboardInterrupt` after everything is
     saved.
@@ -115,7 +115,7 @@ def resume(
     *,
     allow_changes: bool = False,
 ) -> JSON:
-    """Resume the run of a folder. `asked` has the objects that no file stores.
+    """Resume the run in a folder. `job` provides the objects that cannot be stored in files.
 
     Raises `RunError` if a source of the run has changed, unless `allow_changes` is True.
     """
@@ -123,7 +123,7 @@ def resume(
 
 
 async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
-    """Run `asked`; coroutines among its phases run in this event loop.
+    """Start a run, or resume the same run. Asynchronous phases use the current event loop.
 
     The folder is new, empty, or holds the same run, which is resumed. Raises `RunError` if it holds
     another run, and the errors of the kind.
@@ -150,14 +150,14 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
 
 
 def check_place(asked: RunKind, folder: RunFolder) -> None:
-    """Raise `RunError` if the folder holds another run."""
+    """Raise `RunError` if the folder contains another run."""
     check_kind(type(asked), folder)
     if folder.config.is_file() and (difference := asked.difference(folder)):
         raise _occupied_error(folder, difference)
 
 
 def check_kind(kind: type[RunKind], folder: RunFolder) -> None:
-    """Raise `RunError` for a folder with a run of another kind, or with other files."""
+    """Raise `RunError` if the folder contains a run of another type, or other files."""
     if not folder.config.is_file():
         check_vacant(folder.path)
     elif (name := name_of(folder)) != kind.name:
@@ -172,7 +172,7 @@ def _occupied_error(folder: RunFolder, difference: str) -> RunError:
 
 
 def _run_to_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:
-    """Run the work and return its result, in an event loop if its phases await."""
+    """Run a coroutine to its end and return its result, with an event loop only if it is needed."""
     if kind.awaits:
         return asyncio.run(work)
     try:
@@ -192,7 +192,7 @@ async def _resume(
     allow_changes: bool,
     same_result: bool = False,
 ) -> JSON:
-    """Resume a run. With `same_result`, a finished run must have the same sources."""
+    """Resume a run. With `check_finished`, the sources of a finished run are checked as well."""
     check_ranks(kind)
     if not folder.config.is_file():
         raise RunError(f"{str(folder.path)!r} is not a run folder: it has no config.json")
@@ -230,7 +230,7 @@ def _check_sources(
     finished: bool = False,
 ) -> dict[str, str] | None:
     """Raise `RunError` if configuration, agent, reward, tools, model or tasks have changed since
-    the run began; if changes are allowed, report them and return the current sources."""
+    the start of the run. If changes are allowed, report them and return the current sources."""
     sources = asked.sources(folder)
     names = [*config_edits(folder), *source_changes(folder, sources)]
     if not names:
@@ -258,7 +258,7 @@ def _check_sources(
 def opened(
     head: RunHeader, folder: RunFolder, progress: Progress, *, patient: bool = False
 ) -> Generator[Run]:
-    """Open the store, loggers and collector of a run, and mark it as running.
+    """Open the store, loggers and trace collector of a run, and mark it as running.
 
     With `patient` the first Ctrl-C only requests a stop.
     """
@@ -311,7 +311,7 @@ async def _run_phases(asked: RunKind, folder: RunFolder, progress: Progress) -> 
 
 @contextmanager
 def record_outcome(run: Run, result: Callable[[str], JSON | None]) -> Generator[None]:
-    """Write how the work ended, to the folder and to the store: `result` describes each status."""
+    """Context manager that writes the result of a run, by status, to folder and store."""
     try:
         yield
     except KeyboardInterrupt:
@@ -332,7 +332,7 @@ def record_outcome(run: Run, result: Callable[[str], JSON | None]) -> Generator[
 
 
 def _finish(run: Run, status: RolloutStatus, result: JSON | None) -> None:
-    """Write the result to the folder and to the store."""
+    """Write the result to the run folder and the store."""
     with deferred_signals():
         run.writer.flush()
         try:

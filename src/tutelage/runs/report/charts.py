@@ -26,8 +26,8 @@ MAX_DLOGP = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Drawing with its title, an explanation, and its legend with role, style and label of each
-    curve; `value` is its last y."""
+    """Chart with title, explanation and legend (role, style and label of each curve). `value` is
+    the last y."""
 
     title: str
     note: str
@@ -83,7 +83,7 @@ _DIAGNOSTICS = (
 
 
 def draw_charts(source: ReportSource) -> dict[str, Any]:
-    """Return the charts of a page: learning curves, RL beside the control, and diagnostics."""
+    """Create the charts of a report: learning curves, RL and control run, diagnostics."""
     curves = (*_supervised_charts(source), _reward_chart(source))
     small = [_diagnostic_chart(source, d) for d in (*_DIAGNOSTICS, *_reward_parts(source))]
     small.append(_tool_errors_chart(source))
@@ -95,7 +95,7 @@ def draw_charts(source: ReportSource) -> dict[str, Any]:
 
 
 def smoothed(points: Points, window: int) -> Points:
-    """Return the mean of each point and its predecessors, `window` points in all."""
+    """Compute the moving average of points over `window` points."""
     ys = [y for _, y in points]
     return tuple(
         (x, sum(ys[max(0, i + 1 - window) : i + 1]) / min(window, i + 1))
@@ -104,7 +104,7 @@ def smoothed(points: Points, window: int) -> Points:
 
 
 def _course(points: Points, label: str) -> list[tuple[Series, str]]:
-    """Return a curve of every step, smoothed if there are many, with its legend."""
+    """Return the curve of a metric with its legend, smoothed if there are many steps."""
     window = max(1, len(points) // 20)
     if window == 1:
         return [(Series(points, "train"), label)]
@@ -113,7 +113,7 @@ def _course(points: Points, label: str) -> list[tuple[Series, str]]:
 
 
 def _reward_chart(source: ReportSource) -> Chart | None:
-    """Return the chart of the mean reward per RL step, with success if it was measured."""
+    """Create the chart of the mean reward per RL step, with success if it was measured."""
     reward, what = source.curve("rl", "reward/mean"), _held_out(source)
     sampled = source.curve("rl", f"val/{what}_sampled")
     greedy = source.curve("rl", f"val/{what}_greedy")
@@ -137,12 +137,12 @@ def _reward_chart(source: ReportSource) -> Chart | None:
 
 
 def _held_out(source: ReportSource) -> str:
-    """Return the curves of validation: success if it is defined, else the mean reward."""
+    """Return the name of the validation metric: `success` if it is defined, else `reward`."""
     return "success" if source.kind.has_success else "reward"
 
 
 def _supervised_charts(source: ReportSource) -> Iterator[Chart | None]:
-    """Return the charts of the loss on demonstrations, and of greedy success in a cold start."""
+    """Yield the charts of the supervised loss, and of greedy success in a cold start."""
     phase = "sft" if source.phase("sft") else "cold_start"
     loss, held = source.curve(phase, "loss/sft"), source.curve(phase, "val/loss")
     other = f"loss on {split_name(source.result, 'val')} demonstrations"
@@ -163,8 +163,8 @@ def _supervised_charts(source: ReportSource) -> Iterator[Chart | None]:
 
 
 def _control_chart(source: ReportSource) -> Chart | None:
-    """Return the chart of RL and the control, over time if both have it: validation success, else
-    the mean reward of the steps."""
+    """Create the chart that compares RL with the control run by validation success or mean reward,
+    over time if possible."""
     phases, quantity = ("rl", "control"), _held_out(source)
     metric = f"val/{quantity}_sampled"
     curves = {phase: source.curve(phase, metric) for phase in phases}
@@ -206,7 +206,7 @@ def _chart(
     x_label: str,
     percent_axis: bool = True,
 ) -> Chart | None:
-    """Return a chart of the curves that have points; None if none has."""
+    """Create a chart of the curves that have points, or return None if all curves are empty."""
     drawn = [(series, label) for series, label in curves if series.points]
     if not drawn:
         return None
@@ -236,7 +236,7 @@ def _diagnostic_chart(source: ReportSource, wanted: _Diagnostic) -> Chart | None
 
 
 def _tool_errors_chart(source: ReportSource) -> Chart | None:
-    """Return the chart of the fraction of a step's tool calls that failed."""
+    """Create the chart of the fraction of failed tool calls per step."""
     named = [name for name in source.metric_names("rl") if name.startswith("tools/")]
     counts = [name for name in named if name.endswith("/calls") and name.count("/") > 1]
     tools = [name.removeprefix("tools/").removesuffix("/calls") for name in counts]
@@ -255,7 +255,7 @@ def _tool_errors_chart(source: ReportSource) -> Chart | None:
 
 
 def _reward_parts(source: ReportSource) -> Iterator[_Diagnostic]:
-    """Return the chart of the named parts of the reward."""
+    """Yield a diagnostic for each named part of the reward."""
     totals = {f"reward/{name}" for name in ("mean", "std", "min", "max", "baseline")}
     names = source.metric_names("rl")
     for metric in names:

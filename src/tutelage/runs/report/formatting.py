@@ -22,7 +22,7 @@ def percent(share: float) -> str:
 
 
 def count(number: float) -> str:
-    """Format an integer with separated thousands."""
+    """Format an integer with thousands separators."""
     return f"{number:,.0f}".replace(",", _THIN)
 
 
@@ -39,7 +39,7 @@ def short(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds in the two largest units."""
+    """Format a duration in seconds with its two largest units."""
     if seconds < 59.95:
         return f"{seconds:.1f}".removesuffix(".0") + f"{_THIN}s"
     whole = round(seconds)
@@ -61,7 +61,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return the text, shortened in its middle if it is longer than `limit` characters."""
+    """Shorten a text in its middle if it is longer than `limit` characters."""
     if len(text) <= limit:
         return text
     head, tail = limit * 2 // 3, limit // 3
@@ -80,6 +80,5 @@ _SHOWN = _shown_characters()
 
 
 def visible(text: str) -> str:
-    """Return the text with control and reordering characters escaped and without lone
-    surrogates."""
+    """Escape control and reordering characters in a text, and replace lone surrogates."""
     return text.translate(_SHOWN).encode("utf-8", "replace").decode("utf-8")

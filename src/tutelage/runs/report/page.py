@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def render_page(template: str, **values: Any) -> str:
-    """Return the page of a template."""
+    """Render a template to an HTML page."""
     return _environment().get_template(template).render(**values) + "\n"
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    """Return the cached environment with compiled templates."""
+    """Return the cached Jinja environment with compiled templates."""
     import jinja2
     from markupsafe import Markup
 

@@ -45,7 +45,7 @@ Points = tuple[tuple[float, float], ...]
 
 @dataclass(slots=True)
 class ReportSource:
-    """Content of a report."""
+    """Data of a report, read from a run folder."""
 
     path: Path
     result: JSON = field(default_factory=dict[str, Any])
@@ -68,34 +68,34 @@ class ReportSource:
 
     @property
     def settings(self) -> RunConfig | None:
-        """Keys of the run; empty if they cannot be read."""
+        """Configuration of the run, or None if it cannot be read."""
         return None if self.config is None else self.config.config
 
     def number(self, key: str) -> float | None:
-        """Return a finite number of the result, else None."""
+        """Return a finite number from the result, or None if it is missing."""
         return finite(self.result.get(key))
 
     def text(self, key: str) -> str | None:
-        """Return a non-empty text of the result, shortened to a line or two, else None."""
+        """Return a shortened text from the result, or None if it is missing or empty."""
         value = self.result.get(key)
         return cut(value, 120) if isinstance(value, str) and value else None
 
     def phase(self, name: str) -> list[JSON]:
-        """Return the metric lines of one phase (`cold_start`, `rl`, `control`)."""
+        """Return the metrics of a phase, such as `cold_start`, `rl` or `control`."""
         return [line for line in self.metrics if line.get("phase") == name]
 
     def curve(self, phase: str, metric: str) -> Points:
-        """Return the steps of a phase that have this metric as a finite number."""
+        """Return the steps and values of a metric in a phase, if the values are finite."""
         pairs = ((finite(x.get("step")), finite(x.get(metric))) for x in self.phase(phase))
         return tuple((step, y) for step, y in pairs if step is not None and y is not None)
 
     def metric_names(self, phase: str) -> list[str]:
-        """Return all metrics of a phase, sorted."""
+        """Return the sorted names of all metrics of a phase."""
         return sorted({name for line in self.phase(phase) for name in line})
 
 
 def read_source(folder: RunFolder) -> ReportSource:
-    """Return everything in the folder that can be read, with a remark on each unreadable part."""
+    """Read the data of a report from a run folder, with a remark for each unreadable file."""
     source = ReportSource(folder.path)
     if not folder.result.is_file():
         source.remarks.append("The run has not ended: there is no result.json yet.")
@@ -173,8 +173,8 @@ def _read_store(
 def _read_evaluations(
     store: Store, run_id: str, into: ReportSource, rule: Success | None, known: RewardKind | None
 ) -> None:
-    """Read transcripts, and rates by family; without a result, determine the kind of rewards
-    first."""
+    """Read transcripts and the rates by task family. Determine the kind of rewards if it is
+    unknown."""
     kind = known or RewardKind()
     if known is None:
         for label in _LABELS:

@@ -24,7 +24,7 @@ _FAR = 1e300
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Curve of a panel with its style and role."""
+    """Curve of a chart, with its style and role."""
 
     points: Points
     role: str
@@ -37,7 +37,7 @@ Unit = Literal["plain", "share", "percent", "log"]
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Mapping of values to pixels: `first` lies at `start`, `last` at `end`."""
+    """Axis that maps the values from `first` to `last` to the pixels from `start` to `end`."""
 
     first: float
     last: float
@@ -61,8 +61,8 @@ def draw(
     x_label: str,
     font: float = 12,
 ) -> str:
-    """Return the curves as one SVG element that fills the available width; `size` is in pixels,
-    `bar` the height of a horizontal line."""
+    """Draw curves as an SVG element that fills the available width. `size` is in pixels, and `bar`
+    is the y value of a horizontal line."""
     width, height = size
     low, high, ticks, words = _scale(curves, unit, bar)
     left = 0.64 * font * max((len(words(tick)) for tick in ticks), default=0) + font / 2
@@ -109,7 +109,7 @@ def _scale(curves: Sequence[Series], unit: Unit, bar: float | None) -> _Scale:
 
 
 def _ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
-    """Return round numbers from `low` to `high`, about `most` steps apart."""
+    """Return round numbers from `low` to `high`, separated by about `count` steps."""
     rough = (high - low) / most
     if rough <= 0:
         return [low]

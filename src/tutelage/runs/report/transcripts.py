@@ -49,7 +49,7 @@ _STOPS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Line of a transcript: `kind` is call, result, error, note, text, observation or reward."""
+    """Line of a transcript. `kind` is call, result, error, note, text, observation or reward."""
 
     kind: str
     text: str
@@ -58,7 +58,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """Transcript of a rollout. `outcome` is one of a few texts, so that it can be counted."""
+    """Readable transcript of a rollout. `outcome` is one of a fixed set of texts."""
 
     rollout_id: str
     task_id: str
@@ -81,7 +81,7 @@ class Transcript:
 def read_transcript(
     rollout: Rollout, rule: Success | None = None, kind: RewardKind = UNSEEN
 ) -> Transcript:
-    """Return the transcript of a rollout's last attempt; `rule` is the user's definition of
+    """Create the transcript of a rollout's last attempt. `rule` is the user's definition of
     success."""
     last, fields = rollout.last, rollout.task.fields
     reward = None if last.reward is None else last.reward.value
@@ -112,7 +112,7 @@ def read_transcript(
 
 
 def _outcome_of(attempt: Attempt, solved: bool | None) -> str:
-    """Return a short text on how a rollout ended; `graded` if a graded reward defines no
+    """Describe the outcome of an attempt, or return `graded` if its reward does not define
     success."""
     if attempt.failure is not None:
         return f"failed: {CAUSES[attempt.failure.cause]}"
@@ -132,8 +132,8 @@ def _outcome_of(attempt: Attempt, solved: bool | None) -> str:
 
 
 def _steps(attempt: Attempt, asked: int) -> tuple[_Step, ...]:
-    """Return the lines of an attempt; in an environment with the first observation, after the
-    `asked` messages of the task, and with the reward of each turn."""
+    """Return the transcript lines of an attempt. In an environment they include the first
+    observation, without its first `skip` messages, and the reward of each turn."""
     calls, acts = attempt.calls, attempt.info is not None
     results = {result.call_id: result for result in attempt.tool_results}
     shown = range(len(calls))
@@ -166,7 +166,7 @@ def _steps(attempt: Attempt, asked: int) -> tuple[_Step, ...]:
 
 
 def _said(call: Call) -> list[_Step]:
-    """Return the model's text of a turn, with a remark if it is truncated or empty."""
+    """Return the transcript lines of a model reply, with a note if it is truncated or empty."""
     steps: list[_Step] = []
     if call.reply.content:
         steps.append(_Step("text", cut(call.reply.content, _TEXT_LIMIT)))
@@ -182,7 +182,7 @@ def _said(call: Call) -> list[_Step]:
 
 
 def _observed(call: Call, later: Sequence[Call]) -> list[Message] | None:
-    """Return the messages that the agent's next call adds to this one; None without such a call."""
+    """Return the new messages in the agent's next call, or None if there is no such call."""
     known = len(call.messages) + 1
     following = next((c for c in later if c.agent == call.agent), None)
     if following is None or following.messages[: known - 1] != call.messages:
@@ -208,7 +208,7 @@ _LEARNED = 3
 
 @dataclass(frozen=True, slots=True)
 class BeforeAfter:
-    """One task before and after training."""
+    """Transcripts of one task before and after training."""
 
     verdict: str
     before: Transcript
@@ -216,13 +216,13 @@ class BeforeAfter:
 
     @property
     def words(self) -> str:
-        """Verdict as text."""
+        """Displayed text of the verdict."""
         return _VERDICTS[self.verdict]
 
 
 def choose(before: Sequence[Transcript], after: Sequence[Transcript]) -> list[BeforeAfter]:
-    """Return a few tasks with rollouts before and after: learned ones of different families, one
-    that got worse, one that still fails.
+    """Select example tasks to show before and after training: learned tasks of different families,
+    one task that got worse, and one that still fails.
 
     If none of these exists, one task that was always solved is returned. The first rollout of each
     task is taken.
@@ -242,7 +242,7 @@ def choose(before: Sequence[Transcript], after: Sequence[Transcript]) -> list[Be
 
 
 def outcomes(evaluations: Mapping[str, Sequence[Transcript]]) -> list[tuple[str, list[int]]]:
-    """Return every outcome with its count in each evaluation: `solved` first, then by frequency."""
+    """Count the outcomes in each evaluation, sorted by frequency with `solved` first."""
     tallies = [Counter(e.outcome for e in episodes) for episodes in evaluations.values()]
     total = sum(tallies, Counter[str]())
     ordered = sorted(total, key=lambda name: (name != "solved", -total[name], name))
@@ -259,7 +259,7 @@ def _verdict(old: Transcript, new: Transcript) -> str:
 
 
 def _varied(pairs: Sequence[BeforeAfter], number: int) -> list[BeforeAfter]:
-    """Return the first pairs, from families shown least so far, with those that use tools first."""
+    """Select pairs of different task families, with a preference for rollouts that use tools."""
     left = sorted(pairs, key=lambda pair: pair.after.tool_calls == 0)
     shown: Counter[str] = Counter()
     chosen: list[BeforeAfter] = []

@@ -49,7 +49,7 @@ _VALUE_LIMIT = 400
 
 
 def make_view(source: ReportSource) -> dict[str, Any]:
-    """Return the values of the template. Pure; the content of the run's records raises nothing."""
+    """Return the template values of a report. Invalid records do not raise errors."""
     kind = _kind(source)
     pair_kind = "greedy" if all(_sides(source, "greedy")) else kind
     status = source.text("status") or "not ended"
@@ -103,7 +103,7 @@ def make_view(source: ReportSource) -> dict[str, Any]:
 
 
 def _good_news(source: ReportSource) -> Iterator[str]:
-    """Return the findings that are not warnings."""
+    """Yield the findings that are not warnings."""
     told: object = source.result.get("health")
     for entry in cast("list[Any]", told) if isinstance(told, list) else []:
         if isinstance(entry, dict) and not entry.get("warning", True):
@@ -111,7 +111,7 @@ def _good_news(source: ReportSource) -> Iterator[str]:
 
 
 def _facts(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
-    """Return tiles: name, value, note, and whether the value is out of bounds."""
+    """Yield tiles with name, value, note, and True if the value is out of bounds."""
     result = source.result
     tasks = "test_tasks" if "test_tasks" in result else "val_tasks"
     wanted: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -133,8 +133,8 @@ def _facts(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
 
 
 def _kind(source: ReportSource) -> str:
-    """Return the kind of evaluation to count by: sampled if it was made before and after
-    training."""
+    """Return the kind of evaluation to report: `sampled`, unless only `greedy` was measured before
+    and after training."""
     for kind in ("sampled", "greedy"):
         if all(_sides(source, kind)):
             return kind
@@ -147,7 +147,7 @@ def _sides(source: ReportSource, kind: str) -> tuple[Sequence[Transcript], Seque
 
 
 def _phases(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
-    """Return the duration of each phase as tiles: its name, its time, its fraction of the whole."""
+    """Yield a tile with name, duration and fraction of the total time for each phase."""
     times: object = source.result.get("phases")
     values = cast("JSON", times) if isinstance(times, dict) else {}
     read = {name: finite(value) for name, value in values.items()}
@@ -172,7 +172,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> list[t
 def _commands(
     source: ReportSource, finished: bool, rollouts: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Return commands with their purposes."""
+    """Yield descriptions of useful commands with the commands."""
     path = source.path
     run = shlex.quote(f"runs/{path.name}" if path.parent.name == "runs" else str(path))
     if not finished:
@@ -196,7 +196,7 @@ def _commands(
 
 
 def _headline(source: ReportSource) -> str:
-    """Return the result as one line."""
+    """Summarize the result in one line."""
     what, withheld = report_quantities(source)[0], None
     tasks = split_name(source.result)
     for kind in ("sampled", "greedy"):
