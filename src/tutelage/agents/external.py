@@ -104,14 +104,14 @@ class ExternalAgent(Agent):
             ) from error
         return self._read_result(out, session)
 
-    def _make_env(self, session: RolloutSession, path: Path, given: Path) -> dict[str, str]:
+    def _make_env(self, session: RolloutSession, path: Path, prompts: Path) -> dict[str, str]:
         """Return the environment variables of the program."""
         facts = {
             "TUTELAGE_ROLLOUT_ID": session.rollout_id,
             "TUTELAGE_ATTEMPT_ID": session.attempt_id,
             "TUTELAGE_MODE": session.mode.value,
             "TUTELAGE_TASK_FILE": str(path),
-            "TUTELAGE_RESOURCES_FILE": str(given),
+            "TUTELAGE_RESOURCES_FILE": str(prompts),
         }
         if session.policy is not None:
             llm = session.resources.get(session.policy)
@@ -120,9 +120,9 @@ class ExternalAgent(Agent):
         mapped = {name: _read_task_path(session.task, path) for name, path in self.env_map.items()}
         return {**os.environ, **self.env, **mapped, **session.env, **facts}
 
-    async def _execute(self, words: Sequence[str], env: Mapping[str, str], stdin: IO[bytes]) -> str:
+    async def _execute(self, argv: Sequence[str], env: Mapping[str, str], stdin: IO[bytes]) -> str:
         """Run the program and return its standard output. Raises `AgentFailedError`."""
-        process = await _start_process(words, self.cwd, env, stdin)
+        process = await _start_process(argv, self.cwd, env, stdin)
         out, err = bytearray(), bytearray()
         readers = [
             asyncio.create_task(_read_stream(cast("asyncio.StreamReader", stream), kept))
@@ -142,7 +142,7 @@ class ExternalAgent(Agent):
             _close_pipes(process)
         if code != 0:
             how = f"exit status {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
-            raise AgentFailedError(f"{self.name} ended with {how}: {_output_tail(err or out)}")
+            raise AgentFailedError(f"{self.name} failed with {how}: {_output_tail(err or out)}")
         return bytes(out).decode("utf-8", "replace")
 
     def _read_result(self, out: str, session: RolloutSession) -> Any:
@@ -189,7 +189,7 @@ def _read_task_path(task: Mapping[str, Any], path: str) -> str:
 
 
 async def _start_process(
-    words: Sequence[str], cwd: Path | None, env: Mapping[str, str], stdin: IO[bytes]
+    argv: Sequence[str], cwd: Path | None, env: Mapping[str, str], stdin: IO[bytes]
 ) -> asyncio.subprocess.Process:
     """Start the program. If this is cancelled, the whole process group is killed.
 
@@ -197,7 +197,7 @@ async def _start_process(
     """
     starting = asyncio.create_task(
         asyncio.create_subprocess_exec(
-            *words,
+            *argv,
             stdin=stdin,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -224,12 +224,12 @@ def resource_text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-async def _read_stream(stream: asyncio.StreamReader, kept: bytearray) -> None:
+async def _read_stream(stream: asyncio.StreamReader, buffer: bytearray) -> None:
     """Read a stream to its end and keep its last bytes in `buffer`."""
     while piece := await stream.read(1 << 16):
-        kept += piece
-        if len(kept) > 2 * KEPT:
-            del kept[:-KEPT]
+        buffer += piece
+        if len(buffer) > 2 * KEPT:
+            del buffer[:-KEPT]
 
 
 async def _wait_for_exit(process: asyncio.subprocess.Process) -> int:

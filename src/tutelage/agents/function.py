@@ -50,8 +50,8 @@ class AgentFunction:
         self._own = {name: value for name, value in values if value is not None}
         if any(v.tokenizer_only is not (n == TOKENIZER) for n, v in self._own.items()):
             raise ConfigError(
-                f"agent {self.name!r}: tokenizer_only=True is for tokenizer=LLM(...), which needs "
-                "it, and not for model="
+                f"agent {self.name!r}: tokenizer=LLM(...) requires tokenizer_only=True, and "
+                "model=LLM(...) does not allow it"
             )
         positional, required, optional = 0, list[str](), list[str]()
         for index, parameter in enumerate(inspect.signature(fn).parameters.values()):
@@ -64,7 +64,7 @@ class AgentFunction:
             (optional if has_default else required).append(parameter.name)
         if not positional:
             raise ConfigError(
-                f"agent {self.name!r} has no parameter for the task: make it the first one, as in "
+                f"agent {self.name!r} has no parameter for the task; add it as the first, as in "
                 f"def {self.name}(task, llm)"
             )
         self.required, self.optional = tuple(required), tuple(optional)
@@ -128,7 +128,7 @@ class AgentFunction:
             return session.llm(MAIN_AGENT)
         if name == PROMPT:
             return session.prompt()
-        raise ConfigError(f"agent {self.name!r} needs {name!r}, which this rollout lacks")
+        raise ConfigError(f"agent {self.name!r} needs {name!r}, which this rollout does not have")
 
 
 @overload
@@ -157,16 +157,16 @@ def rollout(
     return decorate if fn is None else decorate(fn)
 
 
-def as_agent(given: Any) -> Agent:
+def as_agent(value: Any) -> Agent:
     """Convert an object to an agent. Raises `ConfigError` if it is not an agent."""
-    if isinstance(given, type):
-        raise ConfigError(f"{given.__name__} is a class; pass an instance: {given.__name__}()")
-    if isinstance(given, Agent):
-        return given
-    if callable(given):
-        return AgentFunction(given)
+    if isinstance(value, type):
+        raise ConfigError(f"{value.__name__} is a class; pass an instance: {value.__name__}()")
+    if isinstance(value, Agent):
+        return value
+    if callable(value):
+        return AgentFunction(value)
     raise ConfigError(
-        f"{given!r} is not an agent: use a function with @rollout, a LitAgent, or an ExternalAgent"
+        f"{value!r} is not an agent: use a function with @rollout, a LitAgent, or an ExternalAgent"
     )
 
 

@@ -122,7 +122,7 @@ class RolloutSession:
         chosen = [v for n, v in prompts.items() if name in (None, n)]
         if len(chosen) != 1:
             raise ConfigError(
-                f"there is no {'unique' if name is None else repr(name)} prompt template; "
+                f"no {'unique' if name is None else repr(name)} prompt template found; "
                 f"available: {', '.join(map(repr, prompts)) or 'none'}"
             )
         return chosen[0]
@@ -161,15 +161,15 @@ class RolloutSession:
         """
         if self.posted is None:
             raise ConfigError(
-                "rewards cannot be posted here: this needs an LLM among the resources, for the "
-                "gateway, and isolation='none'"
+                "rewards cannot be posted in this rollout: this requires an LLM resource for the "
+                "gateway and isolation='none'"
             )
         return await asyncio.shield(asyncio.wrap_future(self.posted.final))
 
-    def _check_open(self, what: str) -> None:
+    def _check_open(self, text: str) -> None:
         """Raise `TutelageError` if the attempt has ended."""
         if self.closed:
-            raise TutelageError(f"attempt {self.attempt_id} of {self.rollout_id} has ended: {what}")
+            raise TutelageError(f"attempt {self.attempt_id} of {self.rollout_id} has ended: {text}")
 
 
 Rollout = RolloutSession

@@ -92,20 +92,20 @@ def find_code(text: str) -> str | None:
     return text
 
 
-async def _grade(case: Case, code: str, tested: Sandbox, referee: Sandbox) -> tuple[bool, bool]:
+async def _grade(case: Case, code: str, sandbox: Sandbox, referee: Sandbox) -> tuple[bool, bool]:
     """Run one test and return two flags: whether it passed and whether it timed out.
 
     The code is loaded again for each value. `referee` is an interpreter that never loads it.
     """
     if isinstance(case, Program):
-        result = await _retry_once(lambda: tested.run_program(code, stdin=case.stdin))
+        result = await _retry_once(lambda: sandbox.run_program(code, stdin=case.stdin))
         is_same = _trim_lines(result.output) == _trim_lines(case.stdout)
         return is_same and result.error in (None, "SystemExit"), result.error == "timeout"
 
     async def evaluate_in(expression: str) -> CodeResult:
         program = f"{case.setup}\n{code}" if case.setup else code
-        loaded = await tested.run_program(program, name="solution")
-        return loaded if loaded.error is not None else await tested.evaluate(expression)
+        loaded = await sandbox.run_program(program, name="solution")
+        return loaded if loaded.error is not None else await sandbox.evaluate(expression)
 
     values: list[str] = []
     for expression in case.expressions:
@@ -135,14 +135,14 @@ async def _grade(case: Case, code: str, tested: Sandbox, referee: Sandbox) -> tu
         return False, False
 
 
-async def _retry_once(work: Callable[[], Awaitable[CodeResult]]) -> CodeResult:
+async def _retry_once(run: Callable[[], Awaitable[CodeResult]]) -> CodeResult:
     """Run `work`, and retry once if the sandboxed interpreter died.
 
     The system may have killed it for memory that other processes used, which is not the fault of
     the code.
     """
-    result = await work()
-    return await work() if result.error == "died" else result
+    result = await run()
+    return await run() if result.error == "died" else result
 
 
 def _equals(actual: str, literal: str, from_data: bool) -> bool:

@@ -155,7 +155,7 @@ def _from_mapping(item: Mapping[str, Any], entry_point: str | None) -> Case:
     if call is None:
         if entry_point is None or "args" not in item:
             raise RewardError(
-                f"the test {dict(item)!r:.120} does not say what to call: set 'call', or 'args' "
+                f"the test {dict(item)!r:.120} has no function call: set 'call', or 'args' "
                 "and the task's 'entry_point'"
             )
         names = [repr(a) for a in item["args"]]

@@ -62,7 +62,7 @@ def _wrap_real(compute: Callable[..., Any], name: str = "") -> Callable[..., flo
     A named function takes one argument; `log` also accepts a base.
     """
 
-    def real(*values: float) -> float:
+    def wrapper(*values: float) -> float:
         if name and len(values) != 1 and (name != "log" or len(values) != 2):
             raise ExpressionError(f"{name} takes one argument")
         try:
@@ -70,7 +70,7 @@ def _wrap_real(compute: Callable[..., Any], name: str = "") -> Callable[..., flo
         except (ValueError, ArithmeticError) as error:
             raise ExpressionError(f"not a real number: {error}") from error
 
-    return real
+    return wrapper
 
 
 _REAL_FUNCTIONS = {name: _wrap_real(compute, name) for name, compute in _FLOAT_FUNCTIONS.items()}
@@ -130,9 +130,9 @@ def float_value(text: str) -> float:
                 raise
             return float(number)
     except OverflowError:
-        raise ExpressionError("too large") from None
+        raise ExpressionError("the number is too large") from None
     if not math.isfinite(value):
-        raise ExpressionError("not a finite number")
+        raise ExpressionError("the value is not a finite number")
     return value
 
 
@@ -183,12 +183,12 @@ def _real_algebra(variables: Mapping[str, float]) -> Algebra[float]:
     """Create an algebra over floats with the given values of variables."""
     values = {**variables, **_CONSTANTS}
 
-    def name(name: str) -> float:
+    def lookup(name: str) -> float:
         if name not in values:
             raise ExpressionError(f"unknown name {name[:20]!r}")
         return values[name]
 
-    return Algebra(float, name, _FLOAT_OPERATORS, _REAL_FUNCTIONS, implicit_product=True)
+    return Algebra(float, lookup, _FLOAT_OPERATORS, _REAL_FUNCTIONS, implicit_product=True)
 
 
 def agree_at_samples(predicted: str, truth: str, variables: frozenset[str]) -> bool:

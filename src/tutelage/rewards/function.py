@@ -149,8 +149,8 @@ def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
                 problems[f"{where}: field {name!r} is {task.fields[name]!r:.60}"] = None
         if problems and function.builtin:
             raise RewardError(
-                f"{next(iter(problems))}, but the reward {function.name!r} compares with it; add "
-                "the expected answer, or leave the row out"
+                f"{next(iter(problems))}, but the reward {function.name!r} requires it; add the "
+                "expected answer, or remove the row"
             )
     if problems:
         logger.warning(
@@ -263,7 +263,7 @@ async def compute_reward(
     except TimeoutError:
         raise RewardTimeoutError(
             f"reward {function.name!r} on task {task.id!r} timed out after "
-            f"{timeout or START_SECONDS:g} seconds; raise agent.reward_timeout"
+            f"{timeout or START_SECONDS:g} seconds; increase agent.reward_timeout"
         ) from None
     if error is not None:
         raise convert_error(error, function.name, task.id) from error

@@ -40,11 +40,11 @@ class Callback:
 def on_rollout(callbacks: Sequence[Callback]) -> Callable[[Rollout], None] | None:
     """Return a function that passes a rollout to all callbacks, or None without callbacks."""
 
-    def told(rollout: Rollout) -> None:
+    def notify(rollout: Rollout) -> None:
         for callback in callbacks:
             callback.on_rollout_end(rollout)
 
-    return told if callbacks else None
+    return notify if callbacks else None
 
 
 class CallbackProgress(Progress):

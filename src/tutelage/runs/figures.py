@@ -146,19 +146,19 @@ class RunFiles:
         return []
 
 
-def read_object(path: Path, remarks: list[str] | None = None) -> JSON:
+def read_object(path: Path, errors: list[str] | None = None) -> JSON:
     """Read a JSON object from a file. Returns an empty dict if the file is missing or invalid, and
     appends a message to `errors` if it is invalid."""
     if not path.is_file():
         return {}
-    lines: list[str] = [] if remarks is None else remarks
+    lines: list[str] = [] if errors is None else errors
     try:
         found: object = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
         lines.append(f"{path.name} cannot be read: {error}")
         return {}
     if not isinstance(found, dict):
-        lines.append(f"{path.name} holds no JSON object")
+        lines.append(f"{path.name} does not contain a JSON object")
         return {}
     return cast("JSON", found)
 

@@ -15,7 +15,7 @@ from tutelage.types import JSON
 
 
 def add_findings(
-    kept: list[JSON], steps: Sequence[Metrics], setup: Setup, *, number: int, run: str = "RUN"
+    records: list[JSON], steps: Sequence[Metrics], setup: Setup, *, number: int, run: str = "RUN"
 ) -> list[Finding]:
     """Update the stored findings of a run after its step `number`, and return the new findings.
 
@@ -24,7 +24,7 @@ def add_findings(
     new: list[Finding] = []
     found = (*examine(steps, setup), *examine_learning(steps, setup))
     holding = {finding.name: finding for finding in found}
-    for entry in kept:
+    for entry in records:
         finding = holding.pop(entry["name"], None)
         if finding is None and entry["until"] is None:
             entry["until"] = number
@@ -33,15 +33,15 @@ def add_findings(
     for finding in holding.values():
         remedy = finding.remedy.replace("show RUN", f"show {run}")
         finding = replace(finding, remedy=remedy)
-        kept.append({"step": number, "until": None, **asdict(finding)})
+        records.append({"step": number, "until": None, **asdict(finding)})
         new.append(finding)
     return new
 
 
-def list_warnings(kept: Sequence[JSON], unit: str = "step") -> list[str]:
+def list_warnings(records: Sequence[JSON], unit: str = "step") -> list[str]:
     """Format the stored findings that are warnings, with the range of steps of each warning."""
     out: list[str] = []
-    for entry in kept:
+    for entry in records:
         if entry["warning"]:
             until = "" if entry["until"] is None else f" to {entry['until']}"
             finding = Finding(entry["name"], entry["text"], entry["remedy"])

@@ -101,9 +101,9 @@ def agent_sources(
         values["the environment"] = source_hash(environment)
     for name, value in resources.items():
         if isinstance(value, Tool):
-            values[f"the tool {name}"] = f"{_hash_json(shown(value))} {source_hash(value.fn)}"
+            values[f"the tool {name}"] = f"{_hash_json(stable_repr(value))} {source_hash(value.fn)}"
         elif not isinstance(value, LLM):
-            values[f"the resource {name}"] = _hash_json(shown(value))
+            values[f"the resource {name}"] = _hash_json(stable_repr(value))
     for name, tasks in splits.items():
         if tasks is not None:
             rows = [{**task.fields, "id": task.id} for task in tasks]
@@ -111,7 +111,7 @@ def agent_sources(
     return values
 
 
-def shown(value: object) -> str:
+def stable_repr(value: object) -> str:
     """Format a value reproducibly, without memory addresses and with sorted sets.
 
     `pprint` sorts only what it breaks into lines, so it has to break everything.

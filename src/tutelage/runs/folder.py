@@ -169,13 +169,13 @@ def check_vacant(path: Path) -> None:
             "a permanent folder, such as --output /shared/NAME"
         )
     try:
-        held = _describe_content(path)
+        text = _describe_content(path)
         there = next(place for place in (path, *path.absolute().parents) if place.exists())
-        if held is None and not os.access(there, os.W_OK):
+        if text is None and not os.access(there, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise _write_error(path, error) from error
-    if held is None:
+    if text is None:
         return
     if (path / "config.json").is_file():
         raise RunError(
@@ -186,7 +186,7 @@ def check_vacant(path: Path) -> None:
         raise RunBusyError(
             f"another process is starting a run in {str(path)!r}; choose another --output"
         )
-    raise RunError(f"the output folder {str(path)!r} is not empty: {held}; choose another --output")
+    raise RunError(f"the output folder {str(path)!r} is not empty: {text}; choose another --output")
 
 
 def _write_error(path: Path, error: OSError) -> RunError:
@@ -235,15 +235,15 @@ def find(name: str, runs: Path = RUNS) -> RunFolder:
     if run_folders:
         listed = ", ".join(f.name for f in run_folders[:5])
         raise RunError(f"several runs start with {name!r}: {listed}")
-    lacking = f"no run {name!r}"
+    message = f"no run {name!r}"
     if name and direct.is_dir():
-        lacking += ": the folder of that name is not a run"
+        message += ": the folder of that name is not a run"
     if not known:
-        raise RunError(f"{lacking}; {str(runs)!r} has no runs yet")
-    near = hint(name, [f.name for f in known])
+        raise RunError(f"{message}; {str(runs)!r} has no runs yet")
+    suggestion = hint(name, [f.name for f in known])
     newest = f"; the newest are {', '.join(f.name for f in known[:5])}."
     listed = f"`{command_name()} runs` lists all {len(known)}"
-    raise RunError(f"{lacking}{near or newest} {listed}")
+    raise RunError(f"{message}{suggestion or newest} {listed}")
 
 
 def is_run(path: Path) -> bool:
@@ -299,9 +299,9 @@ def place_of(output: str | None, recipe: str, name: str | None = None) -> Path:
     return fresh_name(recipe, name=name, claim=True) if output is None else Path(output)
 
 
-def folder_at(place: Path) -> RunFolder:
+def folder_at(path: Path) -> RunFolder:
     """Open the run folder at a path, or create an empty one. Raises `RunError`."""
-    return RunFolder(place) if (place / "config.json").is_file() else create(place)
+    return RunFolder(path) if (path / "config.json").is_file() else create(path)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -381,22 +381,22 @@ def locked(folder: RunFolder) -> Generator[None]:
         try:
             yield
         except BaseException:
-            _remove(folder, own=own)
+            _remove(folder, with_records=own)
             raise
 
 
 def remove_if_empty(folder: RunFolder) -> None:
     """Remove the folder of a run that never started, unless a process has locked it."""
     if not is_locked(folder):
-        _remove(folder, own=_describe_content(folder.path) is None)
+        _remove(folder, with_records=_describe_content(folder.path) is None)
 
 
-def _remove(folder: RunFolder, *, own: bool) -> None:
+def _remove(folder: RunFolder, *, with_records: bool) -> None:
     """Remove a run folder without a configuration. With `with_records` the files that the run wrote
     are removed first."""
     if folder.config.is_file():
         return
-    if own:
+    if with_records:
         _remove_records(folder.path)
     (folder.path / LOCK).unlink(missing_ok=True)
     # rmdir refuses a folder that holds anything, so nothing can be lost here.
@@ -427,12 +427,12 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield _parse_object(path, line, f"restore a copy, or remove line {number}")
 
 
-def _parse_object(path: Path, text: bytes, way: str) -> dict[str, Any]:
+def _parse_object(path: Path, text: bytes, fix: str) -> dict[str, Any]:
     """Parse a JSON object from a run file. Raises `RunError` with the advice `fix`."""
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise RunError(f"{str(path)!r} is damaged: {error}; {way}") from error
+        raise RunError(f"{str(path)!r} is damaged: {error}; {fix}") from error
     if not isinstance(found, dict):
-        raise RunError(f"{str(path)!r} is damaged: {found!r} is not a JSON object; {way}")
+        raise RunError(f"{str(path)!r} is damaged: {found!r} is not a JSON object; {fix}")
     return cast("dict[str, Any]", found)

@@ -123,28 +123,28 @@ def _read_successes(
         )
     rule = Success.of(success or fields["success"])
     with open_run(folder) as (store, run_id):
-        won = [rollout for rollout in store.rollouts(run_id) if is_success(rollout, rule)]
+        solved = [rollout for rollout in store.rollouts(run_id) if is_success(rollout, rule)]
     rows: list[Demonstration] = []
     refused: list[str] = []
-    for rollout in won:
+    for rollout in solved:
         for row in chat_rows(rollout):
             try:
                 rows.append(read_demonstration(RawRow(f"{path} {rollout.id}", row), path))
             except DataError as error:
                 refused.append(str(error))
-    left_out = f"; {len(refused)} conversations were skipped: {refused[0]}" if refused else ""
+    skipped = f"; {len(refused)} conversations were skipped: {refused[0]}" if refused else ""
     if not rows:
         raise RunError(
-            f"data.demonstrations={path!r} has no demonstrations: {len(won)} of its "
-            f"{counted(result['rollouts'], 'rollout')} succeeded{left_out}. Evaluate a stronger "
+            f"data.demonstrations={path!r} has no demonstrations: {len(solved)} of its "
+            f"{counted(result['rollouts'], 'rollout')} succeeded{skipped}. Evaluate a stronger "
             "model, or change what counts as success: --success '>=0.5'"
         )
-    calls = sum(len(rollout.last.calls) for rollout in won)
+    calls = sum(len(rollout.last.calls) for rollout in solved)
     origin = (
-        f"{len(won)} of {counted(result['rollouts'], 'rollout')} ({counted(calls, 'call')}) of "
-        f"{path}, which cost {Cost(**result['cost'])}{left_out}"
+        f"{len(solved)} of {counted(result['rollouts'], 'rollout')} ({counted(calls, 'call')}) of "
+        f"{path}, which cost {Cost(**result['cost'])}{skipped}"
     )
-    return rows, [rollout.task for rollout in won], origin
+    return rows, [rollout.task for rollout in solved], origin
 
 
 def environment_of(config: RunConfig) -> EnvironmentFactory | None:
@@ -209,7 +209,7 @@ def load_tasks(config: RunConfig, environment: EnvironmentFactory | None = None)
             train=make_tasks(level, "train", data.train_tasks or TRAIN_TASKS, config.seed),
             val=make_tasks(level, "val", limit, config.seed),
             test=make_tasks(level, "test", tested or limit, config.seed),
-            shown=_demonstrated_tasks(level, config),
+            shown=_demonstration_tasks(level, config),
             skill=make_tasks("default", "val", min(100, limit), config.seed),
         )
     asked = environment is None  # an environment may ask the question itself
@@ -237,14 +237,14 @@ def _load_word_problems(config: RunConfig, val: int, test: int | None) -> Tasks:
 
 
 def held_out(
-    tasks: Sequence[Task], limit: int, other: str
+    tasks: Sequence[Task], limit: int, option: str
 ) -> tuple[Sequence[Task], Sequence[Task]]:
     """Split tasks into training tasks and held-out tasks, at most a tenth and at most `limit`.
     Raises `ConfigError` if no training task remains."""
     kept, held = hold_out(tasks, min(limit, max(1, len(tasks) // 10)))
     if not kept:
-        what = "one training task" if len(tasks) == 1 else f"{len(tasks)} identical training tasks"
-        raise ConfigError(f"cannot split {what}; add tasks or pass {other}")
+        count = "one training task" if len(tasks) == 1 else f"{len(tasks)} identical training tasks"
+        raise ConfigError(f"cannot split {count}; add tasks or pass {option}")
     return kept, held
 
 
@@ -269,7 +269,7 @@ def most_test_tasks(config: RunConfig) -> int | None:
     return config.trainer.test_tasks or config.trainer.val_tasks
 
 
-def _demonstrated_tasks(level: str, config: RunConfig) -> list[Task]:
+def _demonstration_tasks(level: str, config: RunConfig) -> list[Task]:
     """Generate tasks of the default level, mixed with harder ones by `sft.hard_share`."""
     easy = make_tasks("default", "train", TRAIN_TASKS, config.seed)
     if level == "default":

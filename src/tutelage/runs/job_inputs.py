@@ -116,11 +116,11 @@ def check_python(folder: RunFolder) -> None:
     if path.is_file():
         name = json.loads(path.read_text()).get("agent")
         raise RunError(
-            f"the run in {str(folder.path)!r} trains the Python agent {name!r}, which only its "
-            f"program has; resume it there with Trainer(output_dir={str(folder.path)!r}, ...)"
+            f"the run in {str(folder.path)!r} trains the Python agent {name!r}; resume it in "
+            f"its Python program with Trainer(output_dir={str(folder.path)!r}, ...)"
         )
 
 
-def grader_of(given: JobInputs | None, reward: RewardFunction | None) -> RewardFunction | None:
+def grader_of(inputs: JobInputs | None, reward: RewardFunction | None) -> RewardFunction | None:
     """Return the reward function of a job: that of `inputs` if it contains tasks, else `reward`."""
-    return given.reward if given is not None and given.own_tasks else reward
+    return inputs.reward if inputs is not None and inputs.own_tasks else reward

@@ -204,7 +204,7 @@ def stored_settings(folder: RunFolder, model: type[S]) -> S:
         return model.model_validate(named)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{str(folder.config)!r} is not a valid configuration of such a run: {error}"
+            f"{str(folder.config)!r} is not a valid configuration of a run: {error}"
         ) from error
 
 
@@ -231,10 +231,10 @@ def register(kind: type[K]) -> type[K]:
             f"the name {kind.name!r} is reserved for a built-in kind of run; rename "
             f"{kind.__qualname__}"
         )
-    known = _KINDS.setdefault(kind.name, kind)
-    if known.__qualname__ != kind.__qualname__:
+    other = _KINDS.setdefault(kind.name, kind)
+    if other.__qualname__ != kind.__qualname__:
         raise RunError(
-            f"the kind of run {kind.name!r} is already registered by {known.__qualname__}; use "
+            f"the kind of run {kind.name!r} is already registered by {other.__qualname__}; use "
             f"another name for {kind.__qualname__}"
         )
     return kind
@@ -249,8 +249,8 @@ def check_ranks(kind: type[RunKind]) -> None:
     if follows():
         raise SystemExit(0)
     raise ConfigError(
-        f"torchrun started {size} processes, but a run of the kind {kind.name!r} uses one; start "
-        "it without torchrun (or unset WORLD_SIZE)"
+        f"torchrun started {size} processes, but a run of the kind {kind.name!r} supports one; "
+        "start it without torchrun (or unset WORLD_SIZE)"
     )
 
 

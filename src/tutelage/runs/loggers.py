@@ -241,11 +241,11 @@ class _MLflowLogger:
         self._client.set_terminated(self._run)
 
 
-def _get_identifier(folder: RunFolder, name: str, make: Callable[[], str]) -> str:
+def _get_identifier(folder: RunFolder, name: str, create: Callable[[], str]) -> str:
     """Return the stored identifier of the run for a logger, or create and store one."""
     note = folder.path / f"{name}.json"
     if note.is_file():
         return str(json.loads(note.read_text())["run"])
-    made = make()
+    made = create()
     write_json(note, {"run": made})
     return made

@@ -150,11 +150,11 @@ def all_failed(rollouts: Sequence[Rollout]) -> list[Failure]:
 def check_equal_failures(rollouts: Sequence[Rollout], count: int) -> None:
     """Raise `FailureBudgetError` if the first `count` rollouts of a run all failed with the same
     message. The task's name and fields are ignored."""
-    named = [(r.task.id, f.message) for r in rollouts if (f := r.last.failure) is not None]
-    told = {text.replace(repr(name), "").partition("; the task has: ")[0] for name, text in named}
-    if len(named) == len(rollouts) and len(told) == 1:
+    errors = [(r.task.id, f.message) for r in rollouts if (f := r.last.failure) is not None]
+    told = {text.replace(repr(name), "").partition("; the task has: ")[0] for name, text in errors}
+    if len(errors) == len(rollouts) and len(told) == 1:
         raise FailureBudgetError(
-            f"no rollout could be graded, and all {count} failed the same way: {named[0][1]}. Fix "
+            f"no rollout could be graded, and all {count} failed the same way: {errors[0][1]}. Fix "
             "the reward, and start again with another --output"
         )
 
@@ -177,13 +177,13 @@ def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> st
     return low_reward_text("agent.failure_reward", failure_reward, lowest)
 
 
-def untried_warning(rollouts: Sequence[Rollout], context: int, most: int) -> str | None:
-    """Return a warning if a task's first prompt exceeds `context` tokens, else None. `max_context`
+def untried_warning(rollouts: Sequence[Rollout], context: int, limit: int) -> str | None:
+    """Return a warning if a task's first prompt exceeds `context` tokens, else None. `limit`
     is the model's maximum."""
     untried = [r for r in rollouts if r.last.stop == "context" and not r.last.calls]
     if not untried:
         return None
-    longer = ", or raise `rollout.max_len`" if context < most else ", the maximum of the model"
+    longer = ", or raise `rollout.max_len`" if context < limit else ", the maximum of the model"
     return (
         f"the prompt of task {untried[0].task.id!r} is longer than the context of {context} "
         f"tokens, so it is not played and gets the reward of an empty answer ({len(untried)} of "
@@ -192,7 +192,7 @@ def untried_warning(rollouts: Sequence[Rollout], context: int, most: int) -> str
 
 
 def rollout_warnings(
-    rollouts: Sequence[Rollout], failure_reward: float, context: int, most: int
+    rollouts: Sequence[Rollout], failure_reward: float, context: int, limit: int
 ) -> dict[str, str | None]:
     """Return warnings about low rewards, long prompts and agents without model calls. Each key is a
     substring of its warning."""
@@ -200,7 +200,7 @@ def rollout_warnings(
     return {
         "never called": failures[0].message if failures else None,
         "agent.failure_reward": low_reward_warning(rollouts, failure_reward),
-        "longer than the context": untried_warning(rollouts, context, most),
+        "longer than the context": untried_warning(rollouts, context, limit),
     }
 
 

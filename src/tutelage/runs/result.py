@@ -79,7 +79,7 @@ class TrainingResult:
 R = TypeVar("R", bound=TrainingResult)
 
 
-def read_result(folder: RunFolder, details: JSON, kind: type[R], **own: Any) -> R:
+def read_result(folder: RunFolder, details: JSON, kind: type[R], **extra: Any) -> R:
     """Read the result of a run from its folder and its `result.json`. `extra` contains additional
     fields of the result class."""
     before = read_evaluation(details, "before_sampled") or StoredEvaluation()
@@ -101,7 +101,7 @@ def read_result(folder: RunFolder, details: JSON, kind: type[R], **own: Any) -> 
         "metrics": tuple(folder.read_metrics()),
         "details": details,
     }
-    return kind(**fields | own)
+    return kind(**fields | extra)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -113,7 +113,7 @@ class DevReport:
     @property
     def ok(self) -> bool:
         """True if every rollout succeeded and has trainable tokens."""
-        return all(r.last.failure is None and self._count_trained(r) for r in self.rollouts)
+        return all(r.last.failure is None and self._count_trained_tokens(r) for r in self.rollouts)
 
     @property
     def calls(self) -> int:
@@ -159,10 +159,10 @@ class DevReport:
         who = ", ".join(dict.fromkeys(call.agent for call in calls))
         made = f"{len(calls)} call{'s' * (len(calls) > 1)} by {who}"
         rows = len(build_rows(calls))
-        tokens = self._count_trained(rollout)
+        tokens = self._count_trained_tokens(rollout)
         return f"{made}, {tokens} trained tokens in {rows} row{'s' * (rows > 1)}"
 
-    def _count_trained(self, rollout: Rollout) -> int:
+    def _count_trained_tokens(self, rollout: Rollout) -> int:
         names = {c.policy for c in rollout.last.calls if c.policy is not None}
         rows = (row for name in names for row in build_rows(rollout.last.calls, name))
         return sum(row.trained for row in rows)

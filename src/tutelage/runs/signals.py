@@ -71,19 +71,19 @@ def _set_handler(number: int, handler: Handler) -> Any:
 
     process = os.getpid()
 
-    def heard(number: int, frame: FrameType | None) -> Any:
+    def wrapper(number: int, frame: FrameType | None) -> Any:
         if os.getpid() != process:  # a fork, as multiprocessing makes them, has this handler too
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         if number == HANGUP:
-            _leave_lost_terminal()
+            _redirect_output()
         return handler(number, frame)
 
-    return signal.signal(number, heard)
+    return signal.signal(number, wrapper)
 
 
 @contextlib.contextmanager
-def _handle(numbers: Collection[int], handler: Handler) -> Generator[Collection[int]]:
+def _install_handler(numbers: Collection[int], handler: Handler) -> Generator[Collection[int]]:
     """Context manager that installs a signal handler and yields the signals for which it was
     installed."""
     before = {number: _set_handler(number, handler) for number in numbers}
@@ -125,7 +125,7 @@ def graceful_exit() -> Generator[None]:
     numbers = [n for n in ENDING if signal.getsignal(n) is signal.SIG_DFL]
     heard: Collection[int] = ()
     try:
-        with _handle(numbers, _raise_stop) as heard:
+        with _install_handler(numbers, _raise_stop) as heard:
             yield
     except StopRequested as stopped:
         if stopped.number in heard:
@@ -140,13 +140,13 @@ def deferred_signals() -> Generator[None]:
     For short work that must not be interrupted, such as opening and closing a database.
     """
     asked: list[int] = []
-    with _handle((signal.SIGINT, *ENDING), lambda number, _: asked.append(number)):
+    with _install_handler((signal.SIGINT, *ENDING), lambda number, _: asked.append(number)):
         yield
     if asked:
         signal.raise_signal(asked[0])
 
 
-def _leave_lost_terminal() -> None:
+def _redirect_output() -> None:
     """Redirect the output of a closed terminal to the null device, so that later writes do not
     fail."""
     with contextlib.suppress(OSError):
@@ -166,11 +166,11 @@ class StopSignal:
     """Context manager in which a first Ctrl-C, SIGTERM or SIGHUP requests a stop after the current
     step, and a second one interrupts the job."""
 
-    def __init__(self, on_ask: Callable[[], None]) -> None:
+    def __init__(self, on_request: Callable[[], None]) -> None:
         self.asked = False
-        self._on_ask = on_ask
+        self._on_ask = on_request
         self._number = int(signal.SIGINT)
-        self._handled = _handle((signal.SIGINT, *ENDING), self._handle)
+        self._handled = _install_handler((signal.SIGINT, *ENDING), self._handle)
 
     def __enter__(self) -> StopSignal:
         self._handled.__enter__()

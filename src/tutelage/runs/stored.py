@@ -79,16 +79,16 @@ def check_owner(head: RunHeader, folder: RunFolder) -> None:
     if head.store is None:
         return
     with open_store(head.store) as store:
-        place = next((run.folder for run in store.runs() if run.id == folder.name), None)
-    if place is None:
+        owner = next((run.folder for run in store.runs() if run.id == folder.name), None)
+    if owner is None:
         raise RunError(
             f"the store has no run {folder.name!r}, although this run has started; if the folder "
-            "was renamed, or is a link, use its original name, by which the record is found; to "
-            "start a new record, resume with --allow-changes (in Python: the key allow_changes)"
+            "was renamed or is a link, use its original name; to start a new record, resume with "
+            "--allow-changes (in Python: the key allow_changes)"
         )
-    if Path(place).resolve() != folder.path.resolve():
+    if Path(owner).resolve() != folder.path.resolve():
         raise RunError(
-            f"the run {folder.name!r} in the store belongs to the folder {place!r}, not to "
+            f"the run {folder.name!r} in the store belongs to the folder {owner!r}, not to "
             f"{str(folder.path.absolute())!r}. If the folder was moved, continue with "
             "--allow-changes (in Python: the key allow_changes); a copy would mix both records"
         )

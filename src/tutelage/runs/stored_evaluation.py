@@ -114,19 +114,19 @@ def control_estimator(result: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) and found else None
 
 
-def judged_text(found: StoredEvaluation) -> str:
+def judged_text(evaluation: StoredEvaluation) -> str:
     """Format counts as `190 of 200 judged; 10 lost: ...`, or return "" if they are unknown."""
-    if found.rollouts is None or found.judged is None:
+    if evaluation.rollouts is None or evaluation.judged is None:
         return ""
-    words = f"{found.judged} of {found.rollouts} judged"
-    if found.lost:
-        lost = found.rollouts - found.judged
-        reason = f" ({found.reason})" if found.reason else ""
-        words += f"; {lost} lost: {_format_causes(found.lost)}{reason}"
-    if found.failed:
-        words += f"; failed, and counted so: {_format_causes(found.failed)}"
-    if found.uncalled:
-        words += f"; warning: {found.no_calls} made no model call and count as graded: "
+    words = f"{evaluation.judged} of {evaluation.rollouts} judged"
+    if evaluation.lost:
+        lost = evaluation.rollouts - evaluation.judged
+        reason = f" ({evaluation.reason})" if evaluation.reason else ""
+        words += f"; {lost} lost: {_format_causes(evaluation.lost)}{reason}"
+    if evaluation.failed:
+        words += f"; failed, and counted so: {_format_causes(evaluation.failed)}"
+    if evaluation.uncalled:
+        words += f"; warning: {evaluation.no_calls} made no model call and count as graded: "
         words += "give the agent's client llm.endpoint and llm.api_key"
     return words
 
@@ -174,30 +174,30 @@ class Quantity:
     value: Callable[[StoredEvaluation], float | None]
     interval: Callable[[StoredEvaluation], Interval | None]
 
-    def of(self, found: StoredEvaluation | None) -> float | None:
+    def of(self, result: StoredEvaluation | None) -> float | None:
         """Return the value of an evaluation, or None if there is none."""
-        return None if found is None or found.withheld else self.value(found)
+        return None if result is None or result.withheld else self.value(result)
 
-    def has(self, found: StoredEvaluation | None) -> bool:
+    def has(self, result: StoredEvaluation | None) -> bool:
         """Return True if an evaluation has a value or too many lost rollouts to report it."""
-        return found is not None and (found.withheld or self.value(found) is not None)
+        return result is not None and (result.withheld or self.value(result) is not None)
 
     def cell(
-        self, found: StoredEvaluation | None, words: Callable[[float], str], *, ends: bool = False
+        self, result: StoredEvaluation | None, fmt: Callable[[float], str], *, ends: bool = False
     ) -> str:
         """Format the value of an evaluation, optionally with its interval. If too many rollouts
         were lost, the number of judged rollouts is returned."""
-        if found is not None and found.withheld:
-            return f"{found.judged} of {found.rollouts} judged"
-        value = self.of(found)
-        interval = self.ends(found, words) if ends else ""
+        if result is not None and result.withheld:
+            return f"{result.judged} of {result.rollouts} judged"
+        value = self.of(result)
+        interval = self.ends(result, fmt) if ends else ""
         message = f" (95 % interval {interval})" if interval else ""
-        return "" if value is None else words(value) + message
+        return "" if value is None else fmt(value) + message
 
-    def ends(self, found: StoredEvaluation | None, words: Callable[[float], str]) -> str:
+    def ends(self, result: StoredEvaluation | None, fmt: Callable[[float], str]) -> str:
         """Format the confidence interval as `0.49 to 0.61`."""
-        ends = None if found is None or found.withheld else self.interval(found)
-        return "" if ends is None else f"{words(ends[0])} to {words(ends[1])}"
+        ends = None if result is None or result.withheld else self.interval(result)
+        return "" if ends is None else f"{fmt(ends[0])} to {fmt(ends[1])}"
 
 
 SUCCESS = Quantity("success", lambda m: m.success, lambda m: m.success_interval)

@@ -85,7 +85,7 @@ _DIAGNOSTICS = (
 def draw_charts(source: ReportSource) -> dict[str, Any]:
     """Create the charts of a report: learning curves, RL and control run, diagnostics."""
     curves = (*_supervised_charts(source), _reward_chart(source))
-    small = [_diagnostic_chart(source, d) for d in (*_DIAGNOSTICS, *_reward_parts(source))]
+    small = [_diagnostic_chart(source, d) for d in (*_DIAGNOSTICS, *_reward_diagnostics(source))]
     small.append(_tool_errors_chart(source))
     return {
         "control_chart": _control_chart(source),
@@ -94,7 +94,7 @@ def draw_charts(source: ReportSource) -> dict[str, Any]:
     }
 
 
-def smoothed(points: Points, window: int) -> Points:
+def moving_average(points: Points, window: int) -> Points:
     """Compute the moving average of points over `window` points."""
     ys = [y for _, y in points]
     return tuple(
@@ -103,25 +103,25 @@ def smoothed(points: Points, window: int) -> Points:
     )
 
 
-def _course(points: Points, label: str) -> list[tuple[Series, str]]:
+def _metric_curves(points: Points, label: str) -> list[tuple[Series, str]]:
     """Return the curve of a metric with its legend, smoothed if there are many steps."""
     window = max(1, len(points) // 20)
     if window == 1:
         return [(Series(points, "train"), label)]
-    smooth = Series(smoothed(points, window), "train")
+    smooth = Series(moving_average(points, window), "train")
     return [(Series(points, "train", "thin"), ""), (smooth, f"{label}, mean of {window} steps")]
 
 
 def _reward_chart(source: ReportSource) -> Chart | None:
     """Create the chart of the mean reward per RL step, with success if it was measured."""
-    reward, what = source.curve("rl", "reward/mean"), _held_out(source)
+    reward, what = source.curve("rl", "reward/mean"), _val_metric(source)
     sampled = source.curve("rl", f"val/{what}_sampled")
     greedy = source.curve("rl", f"val/{what}_greedy")
     return _chart(
         f"Reward and {success_title(source.result, what, 'val')}",
         "Reward is the mean over the rollouts of a step, on training tasks.",
         [
-            *_course(reward, "reward"),
+            *_metric_curves(reward, "reward"),
             (
                 Series(greedy, "after", "dashes"),
                 success_title(source.result, f"{what}, greedy", "val"),
@@ -136,7 +136,7 @@ def _reward_chart(source: ReportSource) -> Chart | None:
     )
 
 
-def _held_out(source: ReportSource) -> str:
+def _val_metric(source: ReportSource) -> str:
     """Return the name of the validation metric: `success` if it is defined, else `reward`."""
     return "success" if source.kind.has_success else "reward"
 
@@ -149,7 +149,7 @@ def _supervised_charts(source: ReportSource) -> Iterator[Chart | None]:
     yield _chart(
         "Supervised training" if phase == "sft" else "Cold start",
         "Nats for each token that the assistant wrote in the demonstrations.",
-        [*_course(loss, "loss"), (Series(held, "after", "marks"), other)],
+        [*_metric_curves(loss, "loss"), (Series(held, "after", "marks"), other)],
         x_label="step",
         percent_axis=False,
     )
@@ -165,7 +165,7 @@ def _supervised_charts(source: ReportSource) -> Iterator[Chart | None]:
 def _control_chart(source: ReportSource) -> Chart | None:
     """Create the chart that compares RL with the control run by validation success or mean reward,
     over time if possible."""
-    phases, quantity = ("rl", "control"), _held_out(source)
+    phases, quantity = ("rl", "control"), _val_metric(source)
     metric = f"val/{quantity}_sampled"
     curves = {phase: source.curve(phase, metric) for phase in phases}
     measured = all(len(points) > 1 for points in curves.values())
@@ -174,7 +174,7 @@ def _control_chart(source: ReportSource) -> Chart | None:
         curves = {phase: source.curve(phase, metric) for phase in phases}
     if any(len(points) < 2 for points in curves.values()):
         return None
-    timed = {phase: _over_minutes(source, phase, metric) for phase in phases}
+    timed = {phase: _points_by_minute(source, phase, metric) for phase in phases}
     have_time = all(len(timed[phase]) == len(curves[phase]) for phase in curves)
     timed = timed if have_time else curves
     window = 1 if measured else max(1, max(map(len, curves.values())) // 20)
@@ -190,8 +190,8 @@ def _control_chart(source: ReportSource) -> Chart | None:
         "The same start, two ways to learn",
         f"{what}: with {own}, and with {estimator} for the control.",
         [
-            (Series(smoothed(timed["control"], window), "control", styles[0]), "control"),
-            (Series(smoothed(timed["rl"], window), "after", styles[1]), "RL"),
+            (Series(moving_average(timed["control"], window), "control", styles[0]), "control"),
+            (Series(moving_average(timed["rl"], window), "after", styles[1]), "RL"),
         ],
         x_label="minutes since the first step" if have_time else "step",
         percent_axis=all(0 <= y <= 1 for points in curves.values() for _, y in points),
@@ -216,23 +216,23 @@ def _chart(
     return Chart(title, note, picture, legend)
 
 
-def _over_minutes(source: ReportSource, phase: str, metric: str) -> Points:
+def _points_by_minute(source: ReportSource, phase: str, metric: str) -> Points:
     times = dict(source.curve(phase, "time/elapsed"))
     start = min(times.values(), default=0.0)
     points = source.curve(phase, metric)
     return tuple(((times[x] - start) / 60, y) for x, y in points if x in times)
 
 
-def _diagnostic_chart(source: ReportSource, wanted: _Diagnostic) -> Chart | None:
-    points = source.curve("rl", wanted.metric)
+def _diagnostic_chart(source: ReportSource, diagnostic: _Diagnostic) -> Chart | None:
+    points = source.curve("rl", diagnostic.metric)
     if not points:
         return None
-    above, unit = tuple((x, y) for x, y in points if y > 0), wanted.scale
+    above, unit = tuple((x, y) for x, y in points if y > 0), diagnostic.scale
     if unit == "log" and not above:
         unit = "plain"
-    curves = [series for series, _ in _course(above if unit == "log" else points, "")]
-    words = f"{(percent if unit == 'share' else short)(points[-1][1])} {wanted.unit}".rstrip(" ")
-    return _small(wanted.title, wanted.note, curves, unit, words, wanted.bar)
+    curves = [series for series, _ in _metric_curves(above if unit == "log" else points, "")]
+    text = f"{(percent if unit == 'share' else short)(points[-1][1])} {diagnostic.unit}".strip(" ")
+    return _small_chart(diagnostic.title, diagnostic.note, curves, unit, text, diagnostic.bar)
 
 
 def _tool_errors_chart(source: ReportSource) -> Chart | None:
@@ -251,10 +251,10 @@ def _tool_errors_chart(source: ReportSource) -> Chart | None:
         return None
     note = f"Share of the calls of {listed([cut(tool, 40) for tool in tools])} that failed."
     curves = [Series(points, "train")]
-    return _small("Tool errors", note, curves, "share", percent(points[-1][1]))
+    return _small_chart("Tool errors", note, curves, "share", percent(points[-1][1]))
 
 
-def _reward_parts(source: ReportSource) -> Iterator[_Diagnostic]:
+def _reward_diagnostics(source: ReportSource) -> Iterator[_Diagnostic]:
     """Yield a diagnostic for each named part of the reward."""
     totals = {f"reward/{name}" for name in ("mean", "std", "min", "max", "baseline")}
     names = source.metric_names("rl")
@@ -267,7 +267,7 @@ def _reward_parts(source: ReportSource) -> Iterator[_Diagnostic]:
             yield _Diagnostic(f"Reward part {cut(part, 40)}", note, metric)
 
 
-def _small(
+def _small_chart(
     title: str,
     note: str,
     curves: Sequence[Series],

@@ -27,7 +27,7 @@ def _environment() -> jinja2.Environment:
     import jinja2
     from markupsafe import Markup
 
-    def shown(value: Any) -> Any:
+    def escape(value: Any) -> Any:
         # Runs before escaping, on every expression of a template.
         return (
             visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
@@ -37,7 +37,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.PackageLoader("tutelage", ""),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=shown,
+        finalize=escape,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -63,17 +63,17 @@ def report_quantities(source: ReportSource) -> tuple[Quantity, ...]:
     return quantities(source.kind.graded, source.kind.has_success)
 
 
-def _cell(what: Quantity, found: StoredEvaluation | None) -> Cell | None:
+def _cell(quantity: Quantity, result: StoredEvaluation | None) -> Cell | None:
     """Return a cell with a value, or with the number of judged rollouts if many were lost."""
-    message, value = what.cell(found, WORDS[what]), what.of(found)
+    message, value = quantity.cell(result, WORDS[quantity]), quantity.of(result)
     if value is None:
         return Cell(message, bar=False) if message else None
-    if found is None or (what is SUCCESS and not 0 <= value <= 1):
+    if result is None or (quantity is SUCCESS and not 0 <= value <= 1):
         return None
-    low, high = what.interval(found) or (value, value)
+    low, high = quantity.interval(result) or (value, value)
     # A bar is drawn from 0 to 1, which is where most rewards are.
     edges = [100 * min(1.0, max(0.0, edge)) for edge in (value, low, high)]
-    return Cell(message, what.ends(found, WORDS[what]), *edges, bar=0 <= value <= 1)
+    return Cell(message, quantity.ends(result, WORDS[quantity]), *edges, bar=0 <= value <= 1)
 
 
 def _tables(source: ReportSource) -> Iterator[tuple[str, Sequence[_RateRow]]]:

@@ -45,7 +45,7 @@ class _Axis:
     end: float
     log: bool = False
 
-    def at(self, value: float) -> float:
+    def pixel(self, value: float) -> float:
         value = max(-_FAR, min(_FAR, value))
         value = math.log10(value) if self.log else value
         share = (value - self.first) / ((self.last - self.first) or 1.0)
@@ -73,14 +73,14 @@ def draw(
     y = _Axis(low, high, bottom, 0.7 * font, log=unit == "log")
     parts: list[str] = []
     for tick in ticks:
-        parts.append(_line(x, y.at(tick), "rule"))
-        parts.append(_text(left - font / 2, y.at(tick) + 0.35 * font, words(tick), "end"))
+        parts.append(_line(x, y.pixel(tick), "rule"))
+        parts.append(_text(left - font / 2, y.pixel(tick) + 0.35 * font, words(tick), "end"))
     parts += [_curve(series, x, y) for series in curves if series.points]
     if bar is not None:
-        parts.append(_line(x, y.at(bar), "limit before"))
+        parts.append(_line(x, y.pixel(bar), "limit before"))
     parts += [
-        _text(x.at(tick), bottom + 1.4 * font, short(tick), "middle")
-        for tick in _ticks(min(xs), max(xs), 5, whole=True)
+        _text(x.pixel(tick), bottom + 1.4 * font, short(tick), "middle")
+        for tick in _ticks(min(xs), max(xs), 5, integers=True)
     ]
     parts.append(_text((left + width) / 2, height - 0.3 * font, x_label, "middle"))
     return (
@@ -108,20 +108,20 @@ def _scale(curves: Sequence[Series], unit: Unit, bar: float | None) -> _Scale:
     return low, high, _ticks(low, high, 3), percent if unit == "share" else short
 
 
-def _ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
+def _ticks(low: float, high: float, count: int, *, integers: bool = False) -> list[float]:
     """Return round numbers from `low` to `high`, separated by about `count` steps."""
-    rough = (high - low) / most
+    rough = (high - low) / count
     if rough <= 0:
         return [low]
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(n * size for n in (1, 2, 5, 10) if n * size >= rough * (1 - 1e-9))
-    step = max(1.0, step) if whole else step
+    step = max(1.0, step) if integers else step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [step * n for n in range(first, last + 1)]
 
 
 def _curve(series: Series, x: _Axis, y: _Axis) -> str:
-    points = [(x.at(a), y.at(b)) for a, b in series.points]
+    points = [(x.pixel(a), y.pixel(b)) for a, b in series.points]
     dots = points if series.style in ("marks", "dashes") or len(points) == 1 else []
     if len(points) > 2 * (x.end - x.start):  # what lies in one column is drawn as its ends
         columns = [(a, [b for _, b in some]) for a, some in groupby(points, lambda p: round(p[0]))]
@@ -131,10 +131,10 @@ def _curve(series: Series, x: _Axis, y: _Axis) -> str:
     return f'<g class="{series.role} {series.style}"><polyline points="{line}"/>{circles}</g>'
 
 
-def _line(x: _Axis, at: float, name: str) -> str:
-    return f'<line class="{name}" x1="{x.start:g}" x2="{x.end:g}" y1="{at:g}" y2="{at:g}"/>'
+def _line(x: _Axis, y: float, name: str) -> str:
+    return f'<line class="{name}" x1="{x.start:g}" x2="{x.end:g}" y1="{y:g}" y2="{y:g}"/>'
 
 
-def _text(x: float, y: float, words: str, anchor: str) -> str:
+def _text(x: float, y: float, text: str, anchor: str) -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-    return f'<text class="muted" {place}>{escape(words)}</text>'
+    return f'<text class="muted" {place}>{escape(text)}</text>'
