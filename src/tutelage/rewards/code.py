@@ -148,17 +148,17 @@ async def _retry_once(run: Callable[[], Awaitable[CodeResult]]) -> CodeResult:
 def _equals(actual: str, literal: str, from_data: bool) -> bool:
     try:
         result, expected = ast.literal_eval(actual), ast.literal_eval(literal)
-        return bool((_as_lists(result) if from_data else result) == expected)
+        return bool((_tuples_to_lists(result) if from_data else result) == expected)
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
         return False
 
 
-def _as_lists(value: Any) -> Any:
+def _tuples_to_lists(value: Any) -> Any:
     """Convert tuples to lists, as JSON does, except in the keys of dicts."""
     if isinstance(value, (list, tuple)):
-        return [_as_lists(item) for item in cast("Sequence[Any]", value)]
+        return [_tuples_to_lists(item) for item in cast("Sequence[Any]", value)]
     if isinstance(value, dict):
-        return {key: _as_lists(item) for key, item in cast("dict[Any, Any]", value).items()}
+        return {key: _tuples_to_lists(item) for key, item in cast("dict[Any, Any]", value).items()}
     return value
 
 

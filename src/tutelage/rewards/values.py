@@ -23,19 +23,19 @@ def to_reward(value: Any, name: str, task_id: str) -> Reward:
     if isinstance(value, Reward):
         value = {**value.parts, "reward": value.value}
     if not isinstance(value, Mapping):
-        return Reward(_to_finite(value, label, ""))
+        return Reward(_to_finite_number(value, label, ""))
     numbers_by_name: dict[str, float] = {}
     for key, part in cast("Mapping[Any, Any]", value).items():
         if not isinstance(key, str):
             raise RewardError(f"{label} returned a dict with the key {key!r}; keys must be strings")
-        numbers_by_name[key] = _to_finite(part, label, f" for {key!r}")
+        numbers_by_name[key] = _to_finite_number(part, label, f" for {key!r}")
     if "reward" not in numbers_by_name:
         keys = ", ".join(map(repr, numbers_by_name)) or "nothing"
         raise RewardError(f"{label} returned a dict with {keys} but no 'reward'; add that key")
     return Reward(numbers_by_name.pop("reward"), numbers_by_name)
 
 
-def _to_finite(value: Any, label: str, entry: str) -> float:
+def _to_finite_number(value: Any, label: str, entry: str) -> float:
     if not isinstance(value, numbers.Real) and callable(getattr(value, "item", None)):
         # A scalar of NumPy or torch; `item` fails for an array of several numbers.
         try:

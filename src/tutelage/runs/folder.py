@@ -381,17 +381,17 @@ def locked(folder: RunFolder) -> Generator[None]:
         try:
             yield
         except BaseException:
-            _remove(folder, with_records=own)
+            _remove_folder(folder, with_records=own)
             raise
 
 
 def remove_if_empty(folder: RunFolder) -> None:
     """Remove the folder of a run that never started, unless a process has locked it."""
     if not is_locked(folder):
-        _remove(folder, with_records=_describe_content(folder.path) is None)
+        _remove_folder(folder, with_records=_describe_content(folder.path) is None)
 
 
-def _remove(folder: RunFolder, *, with_records: bool) -> None:
+def _remove_folder(folder: RunFolder, *, with_records: bool) -> None:
     """Remove a run folder without a configuration. With `with_records` the files that the run wrote
     are removed first."""
     if folder.config.is_file():

@@ -117,7 +117,7 @@ def _reward_chart(source: ReportSource) -> Chart | None:
     reward, what = source.curve("rl", "reward/mean"), _val_metric(source)
     sampled = source.curve("rl", f"val/{what}_sampled")
     greedy = source.curve("rl", f"val/{what}_greedy")
-    return _chart(
+    return _make_chart(
         f"Reward and {success_title(source.result, what, 'val')}",
         "Reward is the mean over the rollouts of a step, on training tasks.",
         [
@@ -146,7 +146,7 @@ def _supervised_charts(source: ReportSource) -> Iterator[Chart | None]:
     phase = "sft" if source.phase("sft") else "cold_start"
     loss, held = source.curve(phase, "loss/sft"), source.curve(phase, "val/loss")
     other = f"loss on {split_name(source.result, 'val')} demonstrations"
-    yield _chart(
+    yield _make_chart(
         "Supervised training" if phase == "sft" else "Cold start",
         "Nats for each token that the assistant wrote in the demonstrations.",
         [*_metric_curves(loss, "loss"), (Series(held, "after", "marks"), other)],
@@ -154,7 +154,7 @@ def _supervised_charts(source: ReportSource) -> Iterator[Chart | None]:
         percent_axis=False,
     )
     success = Series(source.curve("cold_start", "val/success_greedy"), "before", "dashes")
-    yield _chart(
+    yield _make_chart(
         "Success in the cold start",
         "Between its steps; with --level hard, on tasks of the default level.",
         [(success, success_title(source.result, "success, greedy", "val"))],
@@ -186,7 +186,7 @@ def _control_chart(source: ReportSource) -> Chart | None:
     estimator = cut(display_name(control_estimator(source.result) or "another"), 40)
     config = source.settings
     own = "its own estimator" if config is None else display_name(config.algorithm.adv_estimator)
-    return _chart(
+    return _make_chart(
         "The same start, two ways to learn",
         f"{what}: with {own}, and with {estimator} for the control.",
         [
@@ -198,7 +198,7 @@ def _control_chart(source: ReportSource) -> Chart | None:
     )
 
 
-def _chart(
+def _make_chart(
     title: str,
     note: str,
     curves: Sequence[tuple[Series, str]],

@@ -55,7 +55,7 @@ def rate_parts(source: ReportSource, kind: str) -> dict[str, Any]:
             rows.append((cut(name, 40), number, _cell(what, before), _cell(what, after)))
         if rows:
             families.append((what.name.capitalize(), rows))
-    return {"tables": list(_tables(source)), "families": families}
+    return {"tables": list(_make_tables(source)), "families": families}
 
 
 def report_quantities(source: ReportSource) -> tuple[Quantity, ...]:
@@ -63,20 +63,20 @@ def report_quantities(source: ReportSource) -> tuple[Quantity, ...]:
     return quantities(source.kind.graded, source.kind.has_success)
 
 
-def _cell(quantity: Quantity, result: StoredEvaluation | None) -> Cell | None:
+def _cell(metric: Quantity, result: StoredEvaluation | None) -> Cell | None:
     """Return a cell with a value, or with the number of judged rollouts if many were lost."""
-    message, value = quantity.cell(result, WORDS[quantity]), quantity.of(result)
+    message, value = metric.cell(result, WORDS[metric]), metric.of(result)
     if value is None:
         return Cell(message, bar=False) if message else None
-    if result is None or (quantity is SUCCESS and not 0 <= value <= 1):
+    if result is None or (metric is SUCCESS and not 0 <= value <= 1):
         return None
-    low, high = quantity.interval(result) or (value, value)
+    low, high = metric.interval(result) or (value, value)
     # A bar is drawn from 0 to 1, which is where most rewards are.
     edges = [100 * min(1.0, max(0.0, edge)) for edge in (value, low, high)]
-    return Cell(message, quantity.ends(result, WORDS[quantity]), *edges, bar=0 <= value <= 1)
+    return Cell(message, metric.ends(result, WORDS[metric]), *edges, bar=0 <= value <= 1)
 
 
-def _tables(source: ReportSource) -> Iterator[tuple[str, Sequence[_RateRow]]]:
+def _make_tables(source: ReportSource) -> Iterator[tuple[str, Sequence[_RateRow]]]:
     """Yield a table for each quantity, with its values before and after training and for the
     control run."""
     estimator = cut(control_estimator(source.result) or "another", 40)

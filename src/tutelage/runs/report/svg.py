@@ -73,16 +73,16 @@ def draw(
     y = _Axis(low, high, bottom, 0.7 * font, log=unit == "log")
     parts: list[str] = []
     for tick in ticks:
-        parts.append(_line(x, y.pixel(tick), "rule"))
-        parts.append(_text(left - font / 2, y.pixel(tick) + 0.35 * font, words(tick), "end"))
-    parts += [_curve(series, x, y) for series in curves if series.points]
+        parts.append(_draw_line(x, y.pixel(tick), "rule"))
+        parts.append(_draw_text(left - font / 2, y.pixel(tick) + 0.35 * font, words(tick), "end"))
+    parts += [_draw_curve(series, x, y) for series in curves if series.points]
     if bar is not None:
-        parts.append(_line(x, y.pixel(bar), "limit before"))
+        parts.append(_draw_line(x, y.pixel(bar), "limit before"))
     parts += [
-        _text(x.pixel(tick), bottom + 1.4 * font, short(tick), "middle")
+        _draw_text(x.pixel(tick), bottom + 1.4 * font, short(tick), "middle")
         for tick in _ticks(min(xs), max(xs), 5, integers=True)
     ]
-    parts.append(_text((left + width) / 2, height - 0.3 * font, x_label, "middle"))
+    parts.append(_draw_text((left + width) / 2, height - 0.3 * font, x_label, "middle"))
     return (
         f'<svg viewBox="0 0 {width} {height}" font-size="{font:g}" aria-hidden="true" '
         f'focusable="false">\n' + "\n".join(parts) + "\n</svg>"
@@ -120,7 +120,7 @@ def _ticks(low: float, high: float, count: int, *, integers: bool = False) -> li
     return [step * n for n in range(first, last + 1)]
 
 
-def _curve(series: Series, x: _Axis, y: _Axis) -> str:
+def _draw_curve(series: Series, x: _Axis, y: _Axis) -> str:
     points = [(x.pixel(a), y.pixel(b)) for a, b in series.points]
     dots = points if series.style in ("marks", "dashes") or len(points) == 1 else []
     if len(points) > 2 * (x.end - x.start):  # what lies in one column is drawn as its ends
@@ -131,10 +131,10 @@ def _curve(series: Series, x: _Axis, y: _Axis) -> str:
     return f'<g class="{series.role} {series.style}"><polyline points="{line}"/>{circles}</g>'
 
 
-def _line(x: _Axis, y: float, name: str) -> str:
+def _draw_line(x: _Axis, y: float, name: str) -> str:
     return f'<line class="{name}" x1="{x.start:g}" x2="{x.end:g}" y1="{y:g}" y2="{y:g}"/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
+def _draw_text(x: float, y: float, text: str, anchor: str) -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
     return f'<text class="muted" {place}>{escape(text)}</text>'
