@@ -43,11 +43,11 @@ def _check_agent_type(value: object) -> type[LoopAgent]:
         )
     for name in ("play", "tool_specs", "read", "observe", "refusal"):
         method, own = getattr(value, name), getattr(LoopAgent, name)
-        wanted = [*inspect.signature(own).parameters]
+        parameters = [*inspect.signature(own).parameters]
         missing = getattr(method, "__isabstractmethod__", False)
-        if missing or [*inspect.signature(method).parameters] != wanted:
+        if missing or [*inspect.signature(method).parameters] != parameters:
             prefix = "async " if inspect.iscoroutinefunction(own) else ""
-            raise ConfigError(f"must define {prefix}def {name}({', '.join(wanted)})")
+            raise ConfigError(f"must define {prefix}def {name}({', '.join(parameters)})")
     try:
         inspect.signature(value).bind(
             tools={}, sampling=None, max_turns=1, token_budget=1, system_prompt=None

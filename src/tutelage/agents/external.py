@@ -141,8 +141,8 @@ class ExternalAgent(Agent):
                 reader.cancel()
             _close_pipes(process)
         if code != 0:
-            how = f"exit status {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
-            raise AgentFailedError(f"{self.name} failed with {how}: {_output_tail(err or out)}")
+            cause = f"exit status {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
+            raise AgentFailedError(f"{self.name} failed with {cause}: {_output_tail(err or out)}")
         return bytes(out).decode("utf-8", "replace")
 
     def _read_result(self, out: str, session: RolloutSession) -> Any:
@@ -184,7 +184,9 @@ def _read_task_path(task: Mapping[str, Any], path: str) -> str:
             value = value[int(step)] if isinstance(value, list) else value[step]
         except (KeyError, IndexError, TypeError, ValueError):
             fields = ", ".join(map(repr, task))
-            raise KeyError(f"env_map refers to {path!r}, but the task has: {fields}") from None
+            raise KeyError(
+                f"env_map needs {path!r}, but the task has the fields {fields}"
+            ) from None
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -86,7 +86,7 @@ class AgentFunction:
         return _import_agent, (self.fn.__module__, self.fn.__qualname__)
 
     def own_resources(self) -> Mapping[str, Any]:
-        """Return the models passed to the decorator."""
+        """Return the models that were passed to the decorator."""
         return self._own
 
     def check(self, names: Collection[str]) -> None:

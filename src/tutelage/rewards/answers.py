@@ -131,7 +131,7 @@ def _simplify_numbers(text: str) -> str:
 
 
 def read_number(value: object) -> Fraction | None:
-    """Parse a whole text or value as a number, or return None if it is not one.
+    """Parse a complete text or value as a number, or return None if it is not a number.
 
     Reads signs, decimals, exponents, `1/2`, a sign of currency or degrees, well-formed thousands
     separators and percent (`50%` is 1/2). Only ASCII digits and their full-width forms count.

@@ -136,7 +136,7 @@ async def _grade(case: Case, code: str, sandbox: Sandbox, referee: Sandbox) -> t
 
 
 async def _retry_once(run: Callable[[], Awaitable[CodeResult]]) -> CodeResult:
-    """Run `work`, and retry once if the sandboxed interpreter died.
+    """Call `run`, and retry once if the sandboxed interpreter died.
 
     The system may have killed it for memory that other processes used, which is not the fault of
     the code.

@@ -112,9 +112,9 @@ def _read_successes(
     path, fields, result = str(folder.path), read_object(folder.config), folder.read_result()
     if fields.get("kind") != "evaluation":
         raise RunError(
-            f"data.demonstrations={path!r} is not a run of `tutelage eval`; use one, or a file of "
-            f"rows, which a training run can also export: tutelage export {path} --format sft "
-            "--out FILE.jsonl"
+            f"data.demonstrations={path!r} is not a run of `tutelage eval`; use such a run, or a "
+            f"file of rows, such as exported from a training run: tutelage export {path} --format "
+            "sft --out FILE.jsonl"
         )
     if result is None:
         raise RunError(

@@ -105,7 +105,7 @@ def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
         write_text(path, text)
     elif path.read_text(encoding="utf-8") != text:
         raise RunError(
-            f"the tasks differ from those that the run started with ({str(path)!r}); pass the same "
+            f"the tasks differ from the original tasks of the run ({str(path)!r}); pass the same "
             "tasks, or another output_dir"
         )
 

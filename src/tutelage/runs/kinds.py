@@ -54,7 +54,7 @@ class RunHeader:
 
     @property
     def keys(self) -> JSON:
-        """Requested settings for loggers."""
+        """Requested settings of the run, for loggers."""
         return {"recipe": self.recipe, **self.settings.model_dump(mode="json")}
 
 

@@ -117,12 +117,12 @@ class DevReport:
 
     @property
     def calls(self) -> int:
-        """Number of model calls of all rollouts."""
+        """Number of model calls in all rollouts."""
         return sum(len(r.last.calls) for r in self.rollouts)
 
     @property
     def agents(self) -> Mapping[str, int]:
-        """Number of calls by agent."""
+        """Number of model calls by agent name."""
         return Counter(c.agent for r in self.rollouts for c in r.last.calls)
 
     @property
