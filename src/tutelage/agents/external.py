@@ -184,9 +184,7 @@ def _read_task_path(task: Mapping[str, Any], path: str) -> str:
             value = value[int(step)] if isinstance(value, list) else value[step]
         except (KeyError, IndexError, TypeError, ValueError):
             fields = ", ".join(map(repr, task))
-            raise KeyError(
-                f"env_map needs {path!r}, but the task has the fields {fields}"
-            ) from None
+            raise KeyError(f"env_map needs {path!r}, but the task has only {fields}") from None
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
