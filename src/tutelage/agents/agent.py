@@ -51,7 +51,8 @@ class Agent(Protocol):
         return {}
 
     def environment_refusal(self) -> str:
-        """Return why the agent cannot use an environment, with a fix, or "" if it can."""
+        """Return the reason why the agent cannot use an environment, with a fix, or an empty text
+        if it can."""
         return ""
 
     def check(self, names: Collection[str]) -> None:

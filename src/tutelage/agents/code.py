@@ -47,7 +47,7 @@ class CodeAgent(LoopAgent):
 
     @classmethod
     def refusal(cls, tools: Sequence[str]) -> tuple[str, str] | None:
-        """Return why tools other than `python_executor` cannot be used, and a fix, or None."""
+        """Return the reason for refusing tools other than `python_executor`, or None."""
         others = [name for name in tools if name != EXECUTOR]
         if not others:
             return None

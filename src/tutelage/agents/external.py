@@ -76,7 +76,7 @@ class ExternalAgent(Agent):
         return Path([self.command[0], *words][-1]).name
 
     def environment_refusal(self) -> str:
-        """Return why the agent cannot use an environment, which runs in this process."""
+        """Return the reason why the agent cannot use an environment of this process."""
         return (
             "it is a program, and the environment is in this process; use a built-in agent or a "
             "function with a parameter named environment"

@@ -66,7 +66,7 @@ class IsolatedAgent(Agent):
         return self.agent.name
 
     def environment_refusal(self) -> str:
-        """Return why the agent cannot use an environment, which runs in this process."""
+        """Return the reason why the agent cannot use an environment of this process."""
         return "its code runs in another process; use isolation='none'"
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:

@@ -79,7 +79,7 @@ class LoopAgent(Agent, ABC):
 
     @classmethod
     def refusal(cls, tools: Sequence[str]) -> tuple[str, str] | None:
-        """Return why the agent cannot use the named tools, and a fix, or None if it can."""
+        """Return the reason why the agent cannot use the named tools, and a fix, or None."""
         return None
 
     def own_prompt(self) -> str:

@@ -70,7 +70,7 @@ def exact_text(prediction: str, answer: Any) -> float:
 
 @reward(inline=True)
 def numeric_partial_credit(prediction: str, answer: Any) -> dict[str, float]:
-    """Return 1.0 for the exact number, 0.5 to 1.0 for errors up to 10 %, and else 0.0.
+    """Return 1.0 for the exact number, 1.0 to 0.5 for errors up to 10 %, and 0.0 otherwise.
 
     The number is read from `answer is X`, `result: X`, or a text that is only a number. Part
     `exact` is 1.0 only for the exact number.

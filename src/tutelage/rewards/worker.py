@@ -218,7 +218,7 @@ def main(handle: int) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Wait until the parent process has ended, then kill the own process group."""
+    """Wait for the end of the parent process, then kill this process group."""
     while os.getppid() == parent:
         time.sleep(_ORPHAN_SECONDS)
     with suppress(ProcessLookupError, PermissionError):

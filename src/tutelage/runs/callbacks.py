@@ -25,13 +25,13 @@ class Callback:
         """Called at the start of a phase, such as `reinforcement learning`."""
 
     def on_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Called after a step of the phase with its metrics."""
+        """Called after a step of a phase with the metrics of the step."""
 
     def on_round_end(self, found: Round) -> None:
         """Called after a round of a prompt search with the prompt, rewards and candidates."""
 
     def on_rollout_end(self, rollout: Rollout) -> None:
-        """Called after a rollout, in training or evaluation, with its record."""
+        """Called after each rollout, in training and evaluation."""
 
     def on_train_end(self, result: TrainingResult) -> None:
         """Called at the end of the job with its result."""

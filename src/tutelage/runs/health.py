@@ -87,7 +87,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Settings of a run for the interpretation of its metrics."""
+    """Settings of a run that are used to interpret its metrics."""
 
     groups: int = 1
     """Tasks per step."""

@@ -90,7 +90,7 @@ class Run:
         append_json(self.folder.events, {"event": name, **values})
 
     def decided(self, name: str, phase: str) -> JSON | None:
-        """Return a decision of an earlier process of this run, or None without one."""
+        """Return a decision recorded by an earlier process, or None if there is none."""
         records = (e for e in self.events if e["event"] == name and e.get("phase") == phase)
         return next(records, None)
 
@@ -311,7 +311,7 @@ async def _run_phases(job: RunKind, folder: RunFolder, progress: Progress) -> JS
 
 @contextmanager
 def record_outcome(run: Run, result: Callable[[str], JSON | None]) -> Generator[None]:
-    """Context manager that writes the result of a run, by status, to folder and store."""
+    """Context manager that writes the result of a run to its folder and the store."""
     try:
         yield
     except KeyboardInterrupt:

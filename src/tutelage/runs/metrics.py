@@ -43,7 +43,7 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _free_logprobs(sampled: Sampled) -> Sequence[float]:
-    """Return the log-probabilities of the tokens that no constraint determined."""
+    """Return the log-probabilities of the tokens that were not determined by a constraint."""
     if not sampled.allowed:
         return sampled.logprobs
     return [x for x, n in zip(sampled.logprobs, sampled.allowed, strict=True) if n != 1]

@@ -29,8 +29,8 @@ class Spend:
     def __sub__(self, other: Spend) -> Spend:
         return self + other * -1
 
-    def __mul__(self, times: int) -> Spend:
-        return Spend(*(amount * times for amount in astuple(self)))
+    def __mul__(self, factor: int) -> Spend:
+        return Spend(*(amount * factor for amount in astuple(self)))
 
     def to_dict(self) -> dict[str, int | float]:
         """Convert the amounts to JSON data."""

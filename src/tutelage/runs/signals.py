@@ -46,7 +46,7 @@ class StopRequested(KeyboardInterrupt):
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code for an interruption, as shells define it."""
+    """Return the exit code for an interruption, following the convention of shells."""
     return 128 + (error.number if isinstance(error, StopRequested) else signal.SIGINT)
 
 

@@ -179,7 +179,7 @@ class Quantity:
         return None if result is None or result.withheld else self.value(result)
 
     def has(self, result: StoredEvaluation | None) -> bool:
-        """Return True if an evaluation has a value or too many lost rollouts to report it."""
+        """Return True if an evaluation has a value, or lost too many rollouts to report it."""
         return result is not None and (result.withheld or self.value(result) is not None)
 
     def cell(

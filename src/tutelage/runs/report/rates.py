@@ -43,7 +43,7 @@ _RateRow = tuple[str, str, str, Sequence[Cell | None]]
 
 
 def rate_parts(source: ReportSource, kind: str) -> dict[str, Any]:
-    """Return the tables of rates and means, and those by task family for one evaluation."""
+    """Return the tables of rates and means, in total and by task family."""
     sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
     families: list[tuple[str, list[tuple[str, int, Cell | None, Cell | None]]]] = []
     for what in report_quantities(source):

@@ -109,7 +109,7 @@ def _scale(curves: Sequence[Series], unit: Unit, bar: float | None) -> _Scale:
 
 
 def _ticks(low: float, high: float, count: int, *, integers: bool = False) -> list[float]:
-    """Return round numbers from `low` to `high`, separated by about `count` steps."""
+    """Return round numbers from `low` to `high` in about `count` steps."""
     rough = (high - low) / count
     if rough <= 0:
         return [low]

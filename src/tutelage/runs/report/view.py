@@ -172,7 +172,7 @@ def _flatten(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> lis
 def _list_commands(
     source: ReportSource, finished: bool, rollouts: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield descriptions of useful commands with the commands."""
+    """Yield pairs of a description and a command."""
     path = source.path
     run = shlex.quote(f"runs/{path.name}" if path.parent.name == "runs" else str(path))
     if not finished:
