@@ -51,8 +51,7 @@ class Agent(Protocol):
         return {}
 
     def environment_refusal(self) -> str:
-        """Return the reason why the agent cannot use an environment, with a fix, or an empty text
-        if it can."""
+        """Return the reason why the agent cannot use an environment, or an empty text."""
         return ""
 
     def check(self, names: Collection[str]) -> None:
