@@ -143,7 +143,7 @@ async def test_parts_of_the_task_become_variables(gateway: Gateway, codec: Codec
     wrong = ExternalAgent([sys.executable, "-c", code], env_map={"X": "input.steps.0"})
     (played,) = await play(gateway, codec, wrong, 1)
     assert played.last.failure is not None
-    assert "env_map refers to 'input.steps.0', but the task has: " in played.last.failure.message
+    assert "'input.steps.0', but the task has only " in played.last.failure.message
 
 
 # ---------------------------------------------------------------- another machine, a whole run

@@ -226,12 +226,12 @@ AGENTS: dict[str, tuple[str, str]] = {
     "half": (
         "from tutelage.agents.loop import LoopAgent\nclass Own(LoopAgent):\n"
         "    def read(self, call): ...\n",
-        "has no observe; expected def observe(self, call, turn, results)",
+        "must define def observe(self, call, turn, results)",
     ),
     "other signature": (
         "from tutelage.agents.react import ReactAgent\nclass Own(ReactAgent):\n"
         "    def read(self): ...\n",
-        "has a wrong read; expected def read(self, call)",
+        "must define def read(self, call)",
     ),
     "other settings": (
         "from tutelage.agents.react import ReactAgent\nclass Own(ReactAgent):\n"

@@ -22,7 +22,7 @@ of the seed; `free` ones have a deadline in their own time."""
 
 
 class AgentFailedError(Exception):
-    """An agent in another process that raised, crashed, or returned unreadable output.
+    """Failure of an agent in another process: an exception, a crash, or unreadable output.
 
     `trace` is its traceback, if there is one.
     """
@@ -47,18 +47,18 @@ class Agent(Protocol):
         return type(self).__name__
 
     def own_resources(self) -> Mapping[str, Any]:
-        """Return the agent's resources; the Trainer's resources of the same name override them."""
+        """Return the agent's resources. Trainer resources with the same name override them."""
         return {}
 
     def environment_refusal(self) -> str:
-        """Return why the agent cannot drive an environment, with a fix; empty if it can."""
+        """Return the reason why the agent cannot use an environment, or an empty text."""
         return ""
 
     def check(self, names: Collection[str]) -> None:
         """Raise `ConfigError` if the agent needs a resource that is not in `names`."""
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
-        """Play the rollout and return the reward: a number, a bool, a dict of named ones, a text to
-        be graded, or None if rewards were emitted or a reward function follows. An exception is an
-        agent error."""
+        """Play the rollout and return its reward: a number, a bool, a dict of numbers, a text to
+        grade, or None if rewards were emitted or a reward function computes them. Exceptions are
+        agent errors."""
         ...

@@ -19,7 +19,7 @@ from tutelage.types import Sampling, ToolSpec
 
 
 def template_tools(config: RunConfig, tools: Mapping[str, Tool]) -> list[ToolSpec]:
-    """Return the tools that a run's agent passes to the model's chat template.
+    """Return the tools that the agent passes to the model's chat template.
 
     Raises `ConfigError` if calls are required and there is no tool to call.
     """
@@ -29,38 +29,35 @@ def template_tools(config: RunConfig, tools: Mapping[str, Tool]) -> list[ToolSpe
         raise ConfigError(
             f"agent.tool_choice='required': the agent {kind!r} passes no tools to the chat "
             "template, so tool calls cannot be enforced; use agent.agent_type=hf with tools, or "
-            "leave it out"
+            "remove agent.tool_choice"
         )
     return told
 
 
-def _check_agent_type(found: object) -> type[LoopAgent]:
-    """Return the object of a user's file if it is an agent type. Raises `ConfigError`."""
-    if not isinstance(found, type) or not issubclass(found, LoopAgent):
-        what = found.__name__ if isinstance(found, type) else type(found).__name__
+def _check_agent_type(value: object) -> type[LoopAgent]:
+    """Return a loaded object if it is an agent type. Raises `ConfigError` otherwise."""
+    if not isinstance(value, type) or not issubclass(value, LoopAgent):
+        kind = value.__name__ if isinstance(value, type) else type(value).__name__
         raise ConfigError(
-            f"is a {what}; it must be a class that inherits from tutelage.agents.loop.LoopAgent"
+            f"must be a class that inherits from tutelage.agents.loop.LoopAgent, not {kind}"
         )
     for name in ("play", "tool_specs", "read", "observe", "refusal"):
-        method, own = getattr(found, name), getattr(LoopAgent, name)
-        wanted = [*inspect.signature(own).parameters]
+        method, own = getattr(value, name), getattr(LoopAgent, name)
+        parameters = [*inspect.signature(own).parameters]
         missing = getattr(method, "__isabstractmethod__", False)
-        if missing or [*inspect.signature(method).parameters] != wanted:
-            awaited = "async " if inspect.iscoroutinefunction(own) else ""
-            what = "no" if missing else "a wrong"
-            raise ConfigError(
-                f"has {what} {name}; expected {awaited}def {name}({', '.join(wanted)})"
-            )
+        if missing or [*inspect.signature(method).parameters] != parameters:
+            prefix = "async " if inspect.iscoroutinefunction(own) else ""
+            raise ConfigError(f"must define {prefix}def {name}({', '.join(parameters)})")
     try:
-        inspect.signature(found).bind(
+        inspect.signature(value).bind(
             tools={}, sampling=None, max_turns=1, token_budget=1, system_prompt=None
         )
     except TypeError as error:
         raise ConfigError(
-            f"cannot be created with the settings of the loop: {error}; give your own fields a "
-            "default"
+            f"cannot be created with the settings of the loop: {error}; give all added fields "
+            "a default"
         ) from error
-    return found
+    return value
 
 
 AGENTS = ExtensionRegistry(

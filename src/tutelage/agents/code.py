@@ -35,19 +35,19 @@ _FORM = "one ```python block to run, or a line 'Answer: TEXT' to end"
 
 @dataclass(frozen=True, slots=True)
 class CodeAgent(LoopAgent):
-    """Agent whose only tool is `python_executor`."""
+    """Agent that executes Python code with its only tool `python_executor`."""
 
     own_tools: ClassVar[tuple[str, ...]] = (EXECUTOR,)
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for tools other than `python_executor`."""
+        """Raise `ConfigError` for tools other than `python_executor`."""
         refused = self.refusal([*self.tools])
         if refused is not None:
             raise ConfigError("; ".join(refused))
 
     @classmethod
     def refusal(cls, tools: Sequence[str]) -> tuple[str, str] | None:
-        """Refuse all tools but `python_executor`."""
+        """Return the reason for refusing tools other than `python_executor`, or None."""
         others = [name for name in tools if name != EXECUTOR]
         if not others:
             return None
@@ -58,17 +58,17 @@ class CodeAgent(LoopAgent):
         )
 
     def own_prompt(self) -> str:
-        """Return the instructions for code and answers."""
+        """Return the default system prompt with instructions for code and answers."""
         return CODE_PROMPT
 
     def read(self, call: Call) -> Turn:
-        """Return the block or the answer of a turn."""
+        """Parse a model call as a code block or an answer."""
         if call.reply.tool_calls or call.parse_errors:
             return Turn.wrong(f"calls in <tool_call> tags are not read here; write {_FORM}")
         return self.read_text(call.answer, call.id)
 
     def read_text(self, text: str, turn_id: str) -> Turn:
-        """Parse the text of a turn; a block and an answer in one turn are an error.
+        """Parse the text of a turn. A block and an answer in the same turn are an error.
 
         Everything after `Answer:` is the answer, including blocks, which are not run.
         """
@@ -89,15 +89,15 @@ class CodeAgent(LoopAgent):
         return Turn(calls=(ToolCall(f"{turn_id}.0", EXECUTOR, json.dumps({"code": code})),))
 
     def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
-        """Return one message with the output or the errors."""
+        """Return a message with the output of the code or the errors."""
         texts = [f"Output:\n{r.text.rstrip()}" for r in results]
         texts += [f"Error: {reason}" for reason in turn.errors]
         return [Message("user", "\n".join(texts))]
 
 
 def _split_blocks(text: str) -> tuple[list[tuple[str, str]], str | None, bool]:
-    """Return the fenced blocks (language, code) before the answer, the answer or None, and True if
-    a block is not closed."""
+    """Split a text into the code blocks (language, code) before the answer, the answer or None, and
+    True if a block is not closed."""
     blocks: list[tuple[str, str]] = []
     begin, language = -1, ""
     for match in _MARK.finditer(text):

@@ -40,7 +40,7 @@ Output = Literal["answer", "reward", "json"]
 
 
 class ExternalAgent(Agent):
-    """A command that plays one rollout.
+    """Agent that runs a command for each rollout.
 
     `output` is the format of its standard output: `answer`, a text for the reward function;
     `reward`, whose last line is a number or a JSON object of named ones; `json`, whose last line is
@@ -61,7 +61,7 @@ class ExternalAgent(Agent):
         env: Mapping[str, str] | None = None,
         env_map: Mapping[str, str] | None = None,
     ) -> None:
-        """Raises `ConfigError` if the program does not exist."""
+        """Raise `ConfigError` if the program does not exist."""
         self.command = shlex.split(command) if isinstance(command, str) else [*command]
         self.output: Output = output
         self.task: Literal["stdin", "file"] = task
@@ -76,15 +76,16 @@ class ExternalAgent(Agent):
         return Path([self.command[0], *words][-1]).name
 
     def environment_refusal(self) -> str:
-        """Refuse every environment, which runs in this process."""
+        """Return the reason why the agent cannot use an environment of this process."""
         return (
             "it is a program, and the environment is in this process; use a built-in agent or a "
             "function with a parameter named environment"
         )
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
-        """Run the program and return its result. Raises `AgentFailedError` if it fails,
-        `EngineError` if it cannot be started, as with NUL or more than 128 KiB in a variable."""
+        """Run the program and return its result. Raises `AgentFailedError` if it fails, and
+        `EngineError` if it cannot be started, for example because a variable is longer than 128
+        KiB."""
         try:
             with tempfile.TemporaryDirectory(prefix="tutelage-") as folder:
                 path = Path(folder, "task.json")
@@ -103,14 +104,14 @@ class ExternalAgent(Agent):
             ) from error
         return self._read_result(out, session)
 
-    def _make_env(self, session: RolloutSession, path: Path, given: Path) -> dict[str, str]:
+    def _make_env(self, session: RolloutSession, path: Path, prompts: Path) -> dict[str, str]:
         """Return the environment variables of the program."""
         facts = {
             "TUTELAGE_ROLLOUT_ID": session.rollout_id,
             "TUTELAGE_ATTEMPT_ID": session.attempt_id,
             "TUTELAGE_MODE": session.mode.value,
             "TUTELAGE_TASK_FILE": str(path),
-            "TUTELAGE_RESOURCES_FILE": str(given),
+            "TUTELAGE_RESOURCES_FILE": str(prompts),
         }
         if session.policy is not None:
             llm = session.resources.get(session.policy)
@@ -119,9 +120,9 @@ class ExternalAgent(Agent):
         mapped = {name: _read_task_path(session.task, path) for name, path in self.env_map.items()}
         return {**os.environ, **self.env, **mapped, **session.env, **facts}
 
-    async def _execute(self, words: Sequence[str], env: Mapping[str, str], stdin: IO[bytes]) -> str:
+    async def _execute(self, argv: Sequence[str], env: Mapping[str, str], stdin: IO[bytes]) -> str:
         """Run the program and return its standard output. Raises `AgentFailedError`."""
-        process = await _start_process(words, self.cwd, env, stdin)
+        process = await _start_process(argv, self.cwd, env, stdin)
         out, err = bytearray(), bytearray()
         readers = [
             asyncio.create_task(_read_stream(cast("asyncio.StreamReader", stream), kept))
@@ -140,12 +141,12 @@ class ExternalAgent(Agent):
                 reader.cancel()
             _close_pipes(process)
         if code != 0:
-            how = f"exit status {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
-            raise AgentFailedError(f"{self.name} ended with {how}: {_output_tail(err or out)}")
+            cause = f"exit status {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
+            raise AgentFailedError(f"{self.name} failed with {cause}: {_output_tail(err or out)}")
         return bytes(out).decode("utf-8", "replace")
 
     def _read_result(self, out: str, session: RolloutSession) -> Any:
-        """Return the result in the program's output. Raises `AgentFailedError`."""
+        """Parse the result in the program's output. Raises `AgentFailedError`."""
         if self.output == "answer":
             session.answer = out.strip()
             return session.answer
@@ -172,8 +173,8 @@ class ExternalAgent(Agent):
 
 
 def _read_task_path(task: Mapping[str, Any], path: str) -> str:
-    """Return the value of a variable of `env_map`. Raises `KeyError` for a path that the task
-    lacks."""
+    """Return the value of a variable of `env_map`. Raises `KeyError` if the task has no field at
+    this path."""
     root, *steps = path.split(".")
     if root != "input":
         return path
@@ -183,18 +184,20 @@ def _read_task_path(task: Mapping[str, Any], path: str) -> str:
             value = value[int(step)] if isinstance(value, list) else value[step]
         except (KeyError, IndexError, TypeError, ValueError):
             fields = ", ".join(map(repr, task))
-            raise KeyError(f"env_map refers to {path!r}, but the task has: {fields}") from None
+            raise KeyError(f"env_map needs {path!r}, but the task has only {fields}") from None
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 async def _start_process(
-    words: Sequence[str], cwd: Path | None, env: Mapping[str, str], stdin: IO[bytes]
+    argv: Sequence[str], cwd: Path | None, env: Mapping[str, str], stdin: IO[bytes]
 ) -> asyncio.subprocess.Process:
-    """Start the program. A cancellation meanwhile kills its process group, where asyncio would kill
-    only the program and wait for other processes that hold its pipes."""
+    """Start the program. If this is cancelled, the whole process group is killed.
+
+    asyncio would kill only the program and wait for other processes that hold its pipes.
+    """
     starting = asyncio.create_task(
         asyncio.create_subprocess_exec(
-            *words,
+            *argv,
             stdin=stdin,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -212,8 +215,8 @@ async def _start_process(
 
 
 def resource_text(value: object) -> str | None:
-    """Return the text of a resource: a prompt template, a text, or a tool's description; None for
-    other resources."""
+    """Return the text of a prompt template, a string or a tool description, or None for other
+    resources."""
     if isinstance(value, PromptTemplate):
         return value.template
     if isinstance(value, Tool):
@@ -221,17 +224,17 @@ def resource_text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-async def _read_stream(stream: asyncio.StreamReader, kept: bytearray) -> None:
-    """Read a stream to its end and keep its last bytes."""
+async def _read_stream(stream: asyncio.StreamReader, buffer: bytearray) -> None:
+    """Read a stream to its end and keep its last bytes in `buffer`."""
     while piece := await stream.read(1 << 16):
-        kept += piece
-        if len(kept) > 2 * KEPT:
-            del kept[:-KEPT]
+        buffer += piece
+        if len(buffer) > 2 * KEPT:
+            del buffer[:-KEPT]
 
 
 async def _wait_for_exit(process: asyncio.subprocess.Process) -> int:
-    """Return the exit status as soon as the program has ended: `process.wait` also waits for its
-    pipes, which child processes may keep open."""
+    """Wait for the program and return its exit status, without waiting for its pipes, which child
+    processes may keep open."""
     pause = 0.001
     while process.returncode is None:
         await asyncio.sleep(pause)
@@ -240,8 +243,8 @@ async def _wait_for_exit(process: asyncio.subprocess.Process) -> int:
 
 
 async def _terminate(process: asyncio.subprocess.Process) -> None:
-    """End the process group with SIGTERM, and after the grace period with SIGKILL, without waiting
-    for pipes."""
+    """Terminate the process group with SIGTERM, then with SIGKILL after a grace period, without
+    waiting for pipes."""
     _signal_group(process.pid, signal.SIGTERM)
     with suppress(TimeoutError):
         await asyncio.wait_for(_wait_for_exit(process), GRACE_SECONDS)
@@ -251,7 +254,7 @@ async def _terminate(process: asyncio.subprocess.Process) -> None:
 
 
 def _close_pipes(process: asyncio.subprocess.Process) -> None:
-    """Close the pipes, which asyncio does only after the other ends are closed."""
+    """Close the pipes now. asyncio closes them only after the other ends are closed."""
     cast("Any", process)._transport.close()
 
 

@@ -29,7 +29,7 @@ ENVIRONMENT = "environment"
 
 
 class AgentFunction:
-    """A function that plays a task and returns its reward; still callable as that function."""
+    """Agent that calls a function. It can still be called like the function."""
 
     schedule: Schedule = "free"
 
@@ -41,7 +41,7 @@ class AgentFunction:
         tokenizer: LLM | None = None,
         isolation: Isolation = "none",
     ) -> None:
-        """Raises `ConfigError` for a signature whose parameters cannot be filled by name."""
+        """Raise `ConfigError` if the parameters of the function cannot be passed by name."""
         self.fn = fn
         self.isolation: Isolation = isolation
         self.name: str = getattr(fn, "__name__", type(fn).__name__)
@@ -50,8 +50,8 @@ class AgentFunction:
         self._own = {name: value for name, value in values if value is not None}
         if any(v.tokenizer_only is not (n == TOKENIZER) for n, v in self._own.items()):
             raise ConfigError(
-                f"agent {self.name!r}: tokenizer_only=True is for tokenizer=LLM(...), which needs "
-                "it, and not for model="
+                f"agent {self.name!r}: tokenizer=LLM(...) requires tokenizer_only=True, and "
+                "model=LLM(...) does not allow it"
             )
         positional, required, optional = 0, list[str](), list[str]()
         for index, parameter in enumerate(inspect.signature(fn).parameters.values()):
@@ -64,13 +64,13 @@ class AgentFunction:
             (optional if has_default else required).append(parameter.name)
         if not positional:
             raise ConfigError(
-                f"agent {self.name!r} has no parameter for the task: make it the first one, as in "
+                f"agent {self.name!r} has no parameter for the task; add it as the first, as in "
                 f"def {self.name}(task, llm)"
             )
         self.required, self.optional = tuple(required), tuple(optional)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself."""
+        """Call the wrapped function."""
         return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -86,11 +86,11 @@ class AgentFunction:
         return _import_agent, (self.fn.__module__, self.fn.__qualname__)
 
     def own_resources(self) -> Mapping[str, Any]:
-        """Return the models passed to the decorator."""
+        """Return the models that were passed to the decorator."""
         return self._own
 
     def check(self, names: Collection[str]) -> None:
-        """Raise `ConfigError` if a parameter has no resource of its name."""
+        """Raise `ConfigError` if there is no resource for a required parameter."""
         words = {*names, MODEL, TOKENIZER, PROMPT, ENVIRONMENT, "rollout", "resources"}
         for name in (each for each in self.required if each not in words):
             raise ConfigError(
@@ -100,13 +100,13 @@ class AgentFunction:
             )
 
     def environment_refusal(self) -> str:
-        """Return a fix if the function takes no environment."""
+        """Return a fix if the function takes no environment, else an empty text."""
         if {ENVIRONMENT, "rollout"} & {*self.required, *self.optional}:
             return ""
         return "give it a parameter named environment, and call environment.step(reply)"
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
-        """Call the function with this rollout's task and resources."""
+        """Call the function with the task and the resources of the rollout."""
         known = {*resources, "rollout", "resources"}
         known |= set() if session.environment is None else {ENVIRONMENT}
         names = [*self.required, *(name for name in self.optional if name in known)]
@@ -114,7 +114,7 @@ class AgentFunction:
         return await call(self.fn, session.task, **arguments)
 
     def _get_argument(self, name: str, session: RolloutSession, resources: NamedResources) -> Any:
-        """Return the argument of a parameter. Raises `ConfigError`."""
+        """Return the value of a parameter. Raises `ConfigError` if there is none."""
         if name == "rollout":
             return session
         if name == "resources":
@@ -128,7 +128,7 @@ class AgentFunction:
             return session.llm(MAIN_AGENT)
         if name == PROMPT:
             return session.prompt()
-        raise ConfigError(f"agent {self.name!r} needs {name!r}, which this rollout lacks")
+        raise ConfigError(f"agent {self.name!r} needs {name!r}, which this rollout does not have")
 
 
 @overload
@@ -145,7 +145,7 @@ def rollout(
     tokenizer: LLM | None = None,
     isolation: Isolation = "none",
 ) -> AgentFunction | Callable[[Callable[..., Any]], AgentFunction]:
-    """Make a function an agent: `@rollout`, `@rollout()`, `@rollout(model=LLM(...))`.
+    """Decorator that creates an agent: `@rollout`, `@rollout()`, `@rollout(model=LLM(...))`.
 
     `model` and `tokenizer` are its resources `llm` and `tokenizer`. Raises `ConfigError` for a
     signature that cannot be filled.
@@ -157,21 +157,21 @@ def rollout(
     return decorate if fn is None else decorate(fn)
 
 
-def as_agent(given: Any) -> Agent:
-    """Return the agent of a user's object. Raises `ConfigError` if it is not an agent."""
-    if isinstance(given, type):
-        raise ConfigError(f"{given.__name__} is a class; pass an instance: {given.__name__}()")
-    if isinstance(given, Agent):
-        return given
-    if callable(given):
-        return AgentFunction(given)
+def as_agent(value: Any) -> Agent:
+    """Convert an object to an agent. Raises `ConfigError` if it is not an agent."""
+    if isinstance(value, type):
+        raise ConfigError(f"{value.__name__} is a class; pass an instance: {value.__name__}()")
+    if isinstance(value, Agent):
+        return value
+    if callable(value):
+        return AgentFunction(value)
     raise ConfigError(
-        f"{given!r} is not an agent: use a function with @rollout, a LitAgent, or an ExternalAgent"
+        f"{value!r} is not an agent: use a function with @rollout, a LitAgent, or an ExternalAgent"
     )
 
 
 def needs_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
-    """Return True if an agent needs an LLM; a function declares it by its parameters."""
+    """Return True if an agent needs an LLM. For functions this depends on the parameters."""
     if not isinstance(agent, AgentFunction):
         return True
     llms = {name for name, value in resources.items() if isinstance(value, LLM)}
@@ -180,7 +180,7 @@ def needs_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
 
 
 def _import_agent(module: str, qualname: str) -> Any:
-    """Return the agent of a module by its qualified name."""
+    """Import an agent by its module and qualified name."""
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part)

@@ -45,10 +45,10 @@ _WorkerResult = tuple[Any, tuple[str, str] | None, Mapping[str, Any]]
 
 
 class IsolatedAgent(Agent):
-    """Plays another agent in worker processes, one per concurrent rollout."""
+    """Agent that plays another agent in worker processes, one per concurrent rollout."""
 
     def __init__(self, agent: Agent) -> None:
-        """Raises `ConfigError` if the agent cannot be sent to another process."""
+        """Raise `ConfigError` if the agent cannot be sent to another process."""
         self.agent = agent
         try:
             self._pickled = pickle.dumps(agent)
@@ -66,11 +66,11 @@ class IsolatedAgent(Agent):
         return self.agent.name
 
     def environment_refusal(self) -> str:
-        """Refuse every environment, which runs in this process."""
+        """Return the reason why the agent cannot use an environment of this process."""
         return "its code runs in another process; use isolation='none'"
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
-        """Play in a worker. Raises `AgentFailedError` if the agent raised, or its worker died."""
+        """Play the rollout in a worker. Raises `AgentFailedError` if agent or worker fails."""
         worker = self._idle.pop() if self._idle else None
         if worker is None or not worker.process.is_alive():
             worker = _AgentProcess(self._pickled, self._files)
@@ -87,13 +87,13 @@ class IsolatedAgent(Agent):
         return value
 
     def close(self) -> None:
-        """End the idle workers; the others end with their rollouts."""
+        """Stop the idle workers. Busy workers stop after their rollouts."""
         while self._idle:
             self._idle.pop().kill()
 
 
 class _AgentProcess:
-    """One worker process."""
+    """Worker process that plays rollouts of an agent."""
 
     def __init__(self, pickled: bytes, files: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -110,8 +110,8 @@ class _AgentProcess:
     async def play(self, session: RolloutSession) -> _WorkerResult:
         # Its clock stays here, where its calls are seen: the worker's own runs on during calls, so
         # what is left there is what is left at least. Models are reached over HTTP there.
-        """Play a rollout in the process. Raises `AgentFailedError` if it dies, `EngineError` if it
-        cannot start."""
+        """Play a rollout in the worker. Raises `AgentFailedError` if the worker dies, and
+        `EngineError` if it cannot start."""
         left = {"own_time", "client", "posted", "environment"}
         facts = {f.name: getattr(session, f.name) for f in fields(session) if f.name not in left}
         resources = session.resources.items()
@@ -143,22 +143,22 @@ class _AgentProcess:
         threading.Thread(target=self._join_process, name="tutelage-bury", daemon=True).start()
 
     def _join_process(self) -> None:
-        """Wait for the end of the process and close its pipe."""
+        """Wait for the end of the worker and close its pipe."""
         self.process.join(5.0)
         self._pipe.close()
 
 
 def _find_module_files(pickled: bytes) -> dict[str, str]:
-    """Return the files of an agent's modules that no import finds, by module name: those named in
-    the pickle, else all loaded ones, since one may have imported the agent."""
+    """Return the files of user modules that cannot be imported by name, by module name: modules in
+    the pickle, or else all loaded ones."""
     known = {n: str(m.__file__) for n, m in sys.modules.items() if n.startswith(USER_MODULE)}
     named = {n: file for n, file in known.items() if n.encode() in pickled}
     return named or {n: file for n, file in known.items() if Path(file).is_file()}
 
 
 def _unpickle_agent(pickled: bytes, files: Mapping[str, str]) -> Agent:
-    """Return the agent, loading its files if no import finds it. Raises `ConfigError` if a file has
-    changed."""
+    """Unpickle an agent, and load its files if it cannot be imported. Raises `ConfigError` if a
+    file has changed."""
     with suppress(ModuleNotFoundError):
         return pickle.loads(pickled)
     for name, file in files.items():
@@ -171,7 +171,7 @@ def _unpickle_agent(pickled: bytes, files: Mapping[str, str]) -> Agent:
 
 
 def _run_worker(pipe: Connection, pickled: bytes, files: Mapping[str, str]) -> None:
-    """Run the worker's main loop."""
+    """Run the main loop of a worker."""
     os.setsid()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
@@ -195,7 +195,7 @@ def _run_worker(pipe: Connection, pickled: bytes, files: Mapping[str, str]) -> N
 
 
 def _play_rollout(agent: Agent, session: RolloutSession) -> _WorkerResult:
-    """Play one rollout in the worker."""
+    """Play a rollout in the worker and return the result."""
     enter_rollout(session)
     value, error = None, None
     try:

@@ -22,7 +22,7 @@ from tutelage.types import Mode, Task
 
 
 class LitAgent(Agent):
-    """Base class of agents as classes; pass an instance to `Trainer.train`.
+    """Base class for agents that are classes; pass an instance to `Trainer.train`.
 
     One instance plays many rollouts concurrently: keep the state of a rollout in local variables.
     `isolation = "process"` plays each rollout in a process; then the instance must be picklable.
@@ -31,39 +31,39 @@ class LitAgent(Agent):
     async def rollout_async(
         self, task: Any, resources: NamedResources, rollout: RolloutSession
     ) -> Any:
-        """Play any rollout."""
+        """Play a rollout of any mode."""
         raise NotImplementedError
 
     def rollout(self, task: Any, resources: NamedResources, rollout: RolloutSession) -> Any:
-        """Play any rollout, without async: it runs in a thread."""
+        """Play a rollout of any mode synchronously, in a thread."""
         raise NotImplementedError
 
     async def training_rollout_async(
         self, task: Any, resources: NamedResources, rollout: RolloutSession
     ) -> Any:
-        """Play a rollout for training."""
+        """Play a training rollout."""
         raise NotImplementedError
 
     def training_rollout(
         self, task: Any, resources: NamedResources, rollout: RolloutSession
     ) -> Any:
-        """Play a rollout for training, without async."""
+        """Play a training rollout synchronously."""
         raise NotImplementedError
 
     async def validation_rollout_async(
         self, task: Any, resources: NamedResources, rollout: RolloutSession
     ) -> Any:
-        """Play a rollout for validation or test."""
+        """Play a validation or test rollout."""
         raise NotImplementedError
 
     def validation_rollout(
         self, task: Any, resources: NamedResources, rollout: RolloutSession
     ) -> Any:
-        """Play a rollout for validation or test, without async."""
+        """Play a validation or test rollout synchronously."""
         raise NotImplementedError
 
     def check(self, names: Collection[str]) -> None:
-        """Raise `ConfigError` if no method is overridden for a mode."""
+        """Raise `ConfigError` if a mode has no overridden method."""
         for training in (True, False):
             self._select_method(training)
 
@@ -75,7 +75,7 @@ class LitAgent(Agent):
         return await call(method, session.task, resources, session, **named)
 
     def _select_method(self, training: bool) -> Callable[..., Any]:
-        """Return the preferred overridden method. Raises `ConfigError` without one."""
+        """Return the most specific overridden method. Raises `ConfigError` if there is none."""
         kind = "training" if training else "validation"
         names = (f"{kind}_rollout_async", f"{kind}_rollout", "rollout_async", "rollout")
         for name in names:

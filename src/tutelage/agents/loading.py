@@ -30,16 +30,16 @@ RESOURCES = "resources"
 
 
 def load_agent(
-    given: Any, resources: Mapping[str, Any] = MappingProxyType({})
+    source: Any, resources: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Agent, NamedResources]:
-    """Return an agent, or the one in the named file, with the resources of its module; the caller's
-    `resources` override them. Raises `ConfigError`."""
-    if not isinstance(given, (str, Path)):
-        agent = as_agent(given)
+    """Load an agent from an object or a file, with the resources of its module. `resources`
+    override them. Raises `ConfigError`."""
+    if not isinstance(source, (str, Path)):
+        agent = as_agent(source)
         return agent, NamedResources(
             {**_find_resources(_module_vars(agent), resources), **resources}
         )
-    reference = str(given)
+    reference = str(source)
     file, _, name = reference.rpartition(":")
     if not file.endswith(".py"):
         file, name = reference, ""
@@ -48,8 +48,8 @@ def load_agent(
             f"the agent {reference!r} must be a Python file: AGENT.py or AGENT.py:name"
         )
     if not Path(file).is_file():
-        near = suggest_file(Path(file)) or "; pass the path of one"
-        raise ConfigError(f"agent file not found: {file!r}{near}")
+        suggestion = suggest_file(Path(file)) or "; pass the path of an agent file"
+        raise ConfigError(f"agent file not found: {file!r}{suggestion}")
     names = vars(load_module(Path(file).resolve(), f"agent {file!r}"))
     if name in names:
         found = names[name]
@@ -84,7 +84,7 @@ def _find_agents(names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _module_vars(agent: Agent) -> Mapping[str, Any]:
-    """Return the names that the module of a user's agent defines."""
+    """Return the global variables of the module that defines an agent."""
     if isinstance(agent, AgentFunction):
         return getattr(inspect.unwrap(agent.fn), "__globals__", {})
     own = type(agent).__module__
@@ -92,34 +92,34 @@ def _module_vars(agent: Agent) -> Mapping[str, Any]:
     return {} if module is None else vars(module)
 
 
-def _find_resources(names: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a module's own resources; none if the caller passes prompt templates."""
+def _find_resources(names: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the resources of a module, or none if the caller passes prompt templates."""
     own = names.get(RESOURCES)
     if isinstance(own, Mapping):
         return dict(cast("Mapping[str, Any]", own))
-    if any(isinstance(value, PromptTemplate) for value in given.values()):
+    if any(isinstance(value, PromptTemplate) for value in overrides.values()):
         return {}
     return {n: v for n, v in names.items() if isinstance(v, PromptTemplate)}
 
 
-def source_hash(*things: object) -> str:
-    """Return a hash of the code of an agent, reward or tools, with the code it uses in its file and
-    in files beside it (`tools/source.py`)."""
+def source_hash(*objects: object) -> str:
+    """Hash the source code of agents, rewards or tools, including the code that they use in local
+    files (`tools/source.py`)."""
     digest = hashlib.blake2b(digest_size=16)
-    for thing in things:
+    for thing in objects:
         digest.update(_object_code(thing).encode() + b"\0")
     return digest.hexdigest()
 
 
-def _object_code(thing: object) -> str:
-    """Return the code of an object, or its name if there is no source."""
-    if isinstance(thing, RewardFunction | AgentFunction):
-        return _object_code(thing.fn)
-    if isinstance(thing, ExternalAgent):
-        files = [Path(thing.cwd or "", word) for word in thing.command[1:]]
+def _object_code(value: object) -> str:
+    """Return the source hash of an object, or its name if there is no source."""
+    if isinstance(value, RewardFunction | AgentFunction):
+        return _object_code(value.fn)
+    if isinstance(value, ExternalAgent):
+        files = [Path(value.cwd or "", word) for word in value.command[1:]]
         texts = [f.read_bytes().hex() for f in files if f.is_file()]
-        return repr((thing.command[1:], thing.output, thing.task, texts))
-    code_object: Any = thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing)
+        return repr((value.command[1:], value.output, value.task, texts))
+    code_object: Any = value if inspect.isroutine(value) or isinstance(value, type) else type(value)
     # Of what was made in a console, or is built in, the name is what is known.
     module = getattr(code_object, "__module__", "")
     name = f"{module}.{getattr(code_object, '__qualname__', code_object)!s}"
@@ -127,8 +127,8 @@ def _object_code(thing: object) -> str:
 
 
 def _object_source(code_object: Any) -> str | None:
-    """Return the source hash of a user's function or class; None without a file, and for this
-    package, whose version identifies it."""
+    """Return the source hash of a user's function or class, or None if it has no file or belongs to
+    this package."""
     try:
         text = inspect.getsourcefile(code_object)
     except (TypeError, OSError):  # built in; made in a console

@@ -37,7 +37,7 @@ from tutelage.types import (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The parsed content of a sampled turn: an answer; or tool calls, and parse errors.
+    """Parsed content of a sampled turn: an answer, or tool calls and parse errors.
 
     A turn without any of them gets an error for the model.
     """
@@ -48,13 +48,13 @@ class Turn:
 
     @classmethod
     def wrong(cls, reason: str) -> Turn:
-        """Return a turn with one error."""
+        """Create a turn with one error."""
         return cls(errors=(reason,))
 
 
 @dataclass(frozen=True, slots=True)
 class LoopAgent(Agent, ABC):
-    """An agent type: the settings of the loop, the parser of turns, and the format of observations.
+    """Base class of built-in agents: loop settings, parsing of turns, and observations.
 
     Class variables declare its needs. A user's type inherits from this one or from a built-in one
     and adds no field without a default.
@@ -79,27 +79,27 @@ class LoopAgent(Agent, ABC):
 
     @classmethod
     def refusal(cls, tools: Sequence[str]) -> tuple[str, str] | None:
-        """Return why the agent cannot use tools of these names, and a fix; None if it can."""
+        """Return the reason why the agent cannot use the named tools, and a fix, or None."""
         return None
 
     def own_prompt(self) -> str:
-        """Return the default system prompt; empty for none."""
+        """Return the default system prompt, or an empty text."""
         return ""
 
     def tool_specs(self) -> list[ToolSpec]:
-        """Return the tools for the chat template: none if calls are written as text."""
+        """Return the tools for the chat template, or none if calls are written as text."""
         return []
 
     @abstractmethod
     def read(self, call: Call) -> Turn:
-        """Return the parsed turn of a call."""
+        """Parse a model call as a turn."""
 
     @abstractmethod
     def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
-        """Return the messages that answer a turn: at least one."""
+        """Return the messages that answer a turn, at least one."""
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> None:
-        """Play one task and record it in the session, so that a failure loses nothing."""
+        """Play a task, and record each turn in the session."""
         if session.client is None:
             raise ConfigError("a built-in agent runs only in this process and needs a model")
         environment, agent = session.environment, self
@@ -195,7 +195,7 @@ class LoopAgent(Agent, ABC):
 
 
 def _wrap_spec(spec: ToolSpec) -> Tool:
-    """Return a tool object for an environment's tool, whose calls are part of a step."""
+    """Create a tool object for an environment's tool, whose calls are part of a step."""
     return Tool(spec.name, spec.description, _wrap_spec, Signature(spec.parameters, json.loads))
 
 
@@ -208,7 +208,7 @@ def _calls_terminal_tool(turn: Turn, tools: Mapping[str, Tool]) -> bool:
 async def _run_calls(
     turn: Turn, tools: Mapping[str, Tool], session: RolloutSession
 ) -> list[ToolResult]:
-    """Run the turn's calls concurrently; return results in their order."""
+    """Run the calls of a turn concurrently and return the results in their order."""
     results = await execute_tool_calls(turn.calls, tools)
     session.tool_results += results
     for result in results:

@@ -39,12 +39,12 @@ _LabelledPart = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ReactAgent(LoopAgent):
-    """Agent with thoughts, actions and answers as lines of text."""
+    """ReAct agent, which writes thoughts, actions and answers as lines of text."""
 
     own_stops: ClassVar[tuple[str, ...]] = (STOP,)
 
     def own_prompt(self) -> str:
-        """Return the tools and the output format."""
+        """Return the default system prompt with the tools and the output format."""
         if not self.tools:
             return "Think, then end with the answer alone in this form:\nThought: ...\nAnswer: ..."
         described = "\n".join(_format_tool(tool) for tool in self.tools.values())
@@ -57,7 +57,7 @@ class ReactAgent(LoopAgent):
         )
 
     def read(self, call: Call) -> Turn:
-        """Return the actions or the answer of a turn."""
+        """Parse a model call as actions or an answer."""
         if call.reply.tool_calls or call.parse_errors:
             return Turn.wrong(f"calls in <tool_call> tags are not read here; write {_FORM}")
         return self.read_text(call.answer, call.id)
@@ -86,7 +86,7 @@ class ReactAgent(LoopAgent):
         return Turn.wrong(f"no action and no answer; write {_FORM}")
 
     def _parse_actions(self, parts: Sequence[_LabelledPart], turn_id: str) -> Turn:
-        """Return the calls of the actions in a turn, with errors of incomplete ones."""
+        """Parse the actions of a turn as tool calls, with errors for incomplete actions."""
         calls: list[ToolCall] = []
         errors: list[str] = []
         steps = [part for part in parts if part[0] in ("action", "action input")]
@@ -109,7 +109,7 @@ class ReactAgent(LoopAgent):
         return Turn(calls=tuple(calls), errors=tuple(errors))
 
     def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
-        """Return one message with all results and errors, numbered if there are several."""
+        """Return a message with all results and errors, numbered if there are several."""
         texts = [r.text for r in results] + [f"Error: {reason}" for reason in turn.errors]
         if len(texts) == 1:
             return [Message("user", f"Observation: {texts[0]}")]
@@ -118,7 +118,7 @@ class ReactAgent(LoopAgent):
 
 
 def _format_tool(tool: Tool) -> str:
-    """Return the description of a tool and its arguments as a line of text."""
+    """Format a tool and its arguments as a line of text."""
     parameters = tool.parameters.get("properties", {})
     lines: list[str] = []
     for name, schema in parameters.items():
@@ -129,7 +129,7 @@ def _format_tool(tool: Tool) -> str:
 
 
 def _split_parts(text: str) -> list[_LabelledPart]:
-    """Return the labelled parts of a text, in order, without the text before the first label."""
+    """Split a text into its labelled parts, without the text before the first label."""
     items = list(_LABEL.finditer(text))
     parts: list[_LabelledPart] = []
     for place, match in enumerate(items):
@@ -141,7 +141,7 @@ def _split_parts(text: str) -> list[_LabelledPart]:
 
 
 def _parse_arguments(text: str, tool: Tool | None) -> str:
-    """Return an action's input as the JSON object of a tool's arguments.
+    """Convert the input of an action to a JSON object with the tool's arguments.
 
     Text that begins with `{` is that object. For a tool with a single parameter any other text is
     its value: parsed as JSON unless the parameter is a text.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _TaskFields(dict[str, Any]):
-    """The fields of a task for agents; a missing field raises `KeyError` with the known names."""
+    """Fields of a task. A missing field raises `KeyError` with the names of all fields."""
 
     def __missing__(self, name: str) -> Any:
         missing = KeyError(name)
@@ -38,7 +38,7 @@ class _TaskFields(dict[str, Any]):
 
 @dataclass(slots=True)
 class RolloutSession:
-    """One live attempt, as its agent sees it."""
+    """State of a running attempt, as passed to its agent."""
 
     task_record: Task = field(repr=False)
     client: ChatClient | None = field(default=None, repr=False)
@@ -79,27 +79,27 @@ class RolloutSession:
 
     @property
     def task(self) -> dict[str, Any]:
-        """Return the task's fields and its `id`, as agents receive them."""
+        """Return the fields of the task and its `id` for the agent."""
         fields = self.task_record.fields
         return _TaskFields(fields, id=fields.get("id", self.task_record.id))
 
     @property
     def remaining(self) -> float:
-        """Return the remaining seconds of own time, at least 0."""
+        """Return the remaining time of the attempt in seconds, at least 0."""
         return max(0.0, self.limit - self.own_time.elapsed())
 
     @property
     def rewards(self) -> list[tuple[str, Any]]:
-        """Return emitted rewards, then those received over HTTP; the last one of a name counts."""
+        """Return emitted rewards and those received over HTTP; the last one of a name counts."""
         return [*self.emitted, *(() if self.posted is None else self.posted.named)]
 
     @property
     def id(self) -> str:
-        """Return the rollout id, like `rollout_id`."""
+        """Return the id of the rollout, an alias of `rollout_id`."""
         return self.rollout_id
 
     def llm(self, name: str = MAIN_AGENT) -> LLM:
-        """Return the LLM of that resource name; `main` is the policy whatever its name.
+        """Return the LLM with the resource name `name`. `main` always is the policy.
 
         Inside `with rollout.agent("user")` its endpoint and its calls carry that agent's name.
         Raises `ConfigError` for an unknown name.
@@ -116,20 +116,20 @@ class RolloutSession:
         return with_agent_endpoint(found)
 
     def prompt(self, name: str | None = None) -> PromptTemplate:
-        """Return the prompt template of that name; without a name, the only one. Raises
+        """Return the prompt template with this name, or the only one without a name. Raises
         `ConfigError`."""
         prompts = {n: v for n, v in self.resources.items() if isinstance(v, PromptTemplate)}
         chosen = [v for n, v in prompts.items() if name in (None, n)]
         if len(chosen) != 1:
             raise ConfigError(
-                f"there is no {'unique' if name is None else repr(name)} prompt template; "
+                f"no {'unique' if name is None else repr(name)} prompt template found; "
                 f"available: {', '.join(map(repr, prompts)) or 'none'}"
             )
         return chosen[0]
 
     @contextmanager
     def agent(self, name: str) -> Generator[None]:
-        """Name the agent of the enclosed code: its calls carry that name."""
+        """Context manager that assigns the enclosed model calls to the agent `name`."""
         token = AGENT.set(name)
         try:
             yield
@@ -137,7 +137,7 @@ class RolloutSession:
             AGENT.reset(token)
 
     def mark_agent_as_trainable(self, agent: str) -> None:
-        """Train the calls of this agent and of other marked ones only.
+        """Restrict training to the calls of this agent and of other marked agents.
 
         `agent` is a name of `rollout.agent(...)`, or the one that an instrumented framework gives
         its agent in its spans (see `init`). It counts for earlier calls too. Raises `TutelageError`
@@ -147,29 +147,29 @@ class RolloutSession:
         self.marked[agent] = None
 
     def emit_reward(self, value: Any, name: str = "reward") -> None:
-        """Report a reward, or a dict of named ones; the last one of a name counts."""
+        """Report a reward, or a dict of named rewards. The last reward of a name counts."""
         self._check_open(f"the reward {value!r} is too late")
         named: Mapping[Any, Any] = value if isinstance(value, Mapping) else {name: value}
         self.emitted += [(str(key), part) for key, part in named.items()]
 
     async def posted_reward(self) -> float:
-        """Wait until a program has posted the reward of this rollout to `TUTELAGE_REWARD_URL` (of
-        `env`), and return it: for an agent that delegates the rollout to another machine.
+        """Wait until a program has posted the reward of this rollout to `TUTELAGE_REWARD_URL` in
+        `env`, and return it. Agents use this to delegate a rollout to another machine.
 
         The time limit continues, since the program's time is the agent's own. Raises `ConfigError`
         if no gateway listens for this rollout, or in an isolated process.
         """
         if self.posted is None:
             raise ConfigError(
-                "rewards cannot be posted here: this needs an LLM among the resources, for the "
-                "gateway, and isolation='none'"
+                "rewards cannot be posted in this rollout: this requires an LLM resource for the "
+                "gateway and isolation='none'"
             )
         return await asyncio.shield(asyncio.wrap_future(self.posted.final))
 
-    def _check_open(self, what: str) -> None:
+    def _check_open(self, text: str) -> None:
         """Raise `TutelageError` if the attempt has ended."""
         if self.closed:
-            raise TutelageError(f"attempt {self.attempt_id} of {self.rollout_id} has ended: {what}")
+            raise TutelageError(f"attempt {self.attempt_id} of {self.rollout_id} has ended: {text}")
 
 
 Rollout = RolloutSession
@@ -179,18 +179,18 @@ _CURRENT: ContextVar[RolloutSession | None] = ContextVar("tutelage_rollout", def
 
 
 def current_rollout() -> RolloutSession | None:
-    """Return the rollout of the running code, None outside of one."""
+    """Return the rollout of the running code, or None outside of rollouts."""
     return _CURRENT.get()
 
 
 def enter_rollout(rollout: RolloutSession) -> None:
-    """Set the rollout of this context (a task's, or a thread's copy of one)."""
+    """Set the current rollout of this `contextvars` context."""
     _CURRENT.set(rollout)
     AGENT.set(MAIN_AGENT)
 
 
 def emit_reward(value: Any, name: str = "reward") -> None:
-    """Report a reward of the rollout of the running code; see `Rollout.emit_reward`.
+    """Report a reward for the current rollout; see `Rollout.emit_reward`.
 
     Raises `ConfigError` outside of a rollout.
     """
@@ -204,7 +204,7 @@ def emit_reward(value: Any, name: str = "reward") -> None:
 
 
 def init() -> None:
-    """Collect the spans that frameworks open with their rollouts.
+    """Record the OpenTelemetry spans of agent frameworks with their rollouts.
 
     Adds Tutelage to the process's OpenTelemetry provider, and sets one if there is none. Training
     works without it; only the spans of other libraries are then missing. May be called repeatedly.
@@ -224,8 +224,8 @@ def init() -> None:
 
 
 def with_agent_endpoint(llm: LLM) -> LLM:
-    """Return the LLM with an endpoint that carries the calling agent's name in its path, which the
-    gateway reads: `.../attempt/A/v1` becomes `.../attempt/A/agent/NAME/v1`."""
+    """Return the LLM with the name of the calling agent in the path of its endpoint:
+    `.../attempt/A/v1` becomes `.../attempt/A/agent/NAME/v1`."""
     agent = AGENT.get()
     if agent == MAIN_AGENT or llm.endpoint is None:
         return llm

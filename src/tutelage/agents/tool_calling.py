@@ -16,20 +16,20 @@ from tutelage.types import Call, Message, ToolResult, ToolSpec
 
 @dataclass(frozen=True, slots=True)
 class ToolCallingAgent(LoopAgent):
-    """Agent that calls tools through the chat template; a turn without a call is its answer."""
+    """Agent that calls tools with the chat template. A turn without a call is its answer."""
 
     def tool_specs(self) -> list[ToolSpec]:
-        """Return all tools."""
+        """Return the tools for the chat template."""
         return [tool.spec for tool in self.tools.values()]
 
     def read(self, call: Call) -> Turn:
-        """Return the parsed calls; a turn without any is the answer."""
+        """Parse a model call as tool calls, or as an answer if it has none."""
         if not call.reply.tool_calls and not call.parse_errors:
             return Turn(answer=call.reply.content or "")
         return Turn(calls=call.reply.tool_calls, errors=call.parse_errors)
 
     def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
-        """Return one message for each result, and one for each unreadable call."""
+        """Return a message for each result and for each unreadable call."""
         observed = [Message("tool", r.text, tool_call_id=r.call_id, name=r.name) for r in results]
         broken = [
             Message("tool", f"Error: {reason}", tool_call_id=call.id, name="unreadable")

@@ -131,7 +131,7 @@ def _simplify_numbers(text: str) -> str:
 
 
 def read_number(value: object) -> Fraction | None:
-    """Parse a whole text or value as a number, or return None if it is not one.
+    """Parse a complete text or value as a number, or return None if it is not a number.
 
     Reads signs, decimals, exponents, `1/2`, a sign of currency or degrees, well-formed thousands
     separators and percent (`50%` is 1/2). Only ASCII digits and their full-width forms count.
@@ -151,7 +151,7 @@ def is_empty(answer: object) -> bool:
 
 
 def answer_text(answer: object) -> str:
-    """Convert a task's answer to text, and null to empty text, which matches nothing."""
+    """Convert a task's answer to text. None becomes empty text, which matches nothing."""
     return "" if answer is None else str(answer)
 
 
@@ -163,7 +163,7 @@ def strip_solution(answer: object) -> object:
 
 
 def find_number(text: str) -> Fraction | None:
-    """Extract the final numeric answer of a text, or return None.
+    """Extract the final numeric answer of a text, or return None if there is none.
 
     Reads the whole text, or what follows the last `answer is`, `result:` or `#### `, or the last
     box. A unit may follow the number, but not another number.
@@ -179,7 +179,7 @@ def find_number(text: str) -> Fraction | None:
 
 
 def find_last_number(text: str) -> Fraction | None:
-    """Extract the last number of a text, ignoring other words around it, or return None.
+    """Extract the last number of a text, ignoring other words, or return None.
 
     A sign belongs to the number unless it follows a value: `10-5` ends in 5, `is -5` in -5. A
     number that is part of a larger term gives None: `2^10`, `3/5/2024`.
@@ -197,7 +197,7 @@ def find_last_number(text: str) -> Fraction | None:
 
 
 def read_leading(answer: str) -> Fraction | None:
-    """Parse the number at the start of an answer such as `12 pens`.
+    """Parse the number at the start of an answer such as `12 pens`, or return None.
 
     Returns None if the following words change it, as in `12 or 13` and `2 pi`.
     """

@@ -27,7 +27,7 @@ PARTIAL_TOLERANCE = Fraction(1, 10)
 
 
 def _is_same_number(predicted: Fraction, truth: Fraction) -> bool:
-    """Return True if two numbers are equal, exactly for integers, else within `EXACT_TOLERANCE`."""
+    """Compare two numbers, exactly for integers, else within `EXACT_TOLERANCE`."""
     if predicted.denominator == 1 and truth.denominator == 1:
         return predicted == truth
     return _relative_error(predicted, truth) <= EXACT_TOLERANCE
@@ -48,7 +48,7 @@ def exact_number(prediction: str, answer: Any) -> float:
 
 @reward(inline=True)
 def math_reward_string_equal(prediction: str, answer: Any) -> float:
-    """Return 1.0 if the last number of the final text, or of its last box, is `answer`.
+    """Return 1.0 if the last number of the final text, or of its last box, equals `answer`.
 
     Numbers must be equal without tolerance (`72.0` equals `72`). The text before the last number
     is ignored, so a list of numbers is graded by its last one; a part of a number, such as 5 in
@@ -70,7 +70,7 @@ def exact_text(prediction: str, answer: Any) -> float:
 
 @reward(inline=True)
 def numeric_partial_credit(prediction: str, answer: Any) -> dict[str, float]:
-    """Return 1.0 for the exact number, 1.0 falling to 0.5 for errors up to 10 %, else 0.0.
+    """Return 1.0 for the exact number, 1.0 to 0.5 for errors up to 10 %, and 0.0 otherwise.
 
     The number is read from `answer is X`, `result: X`, or a text that is only a number. Part
     `exact` is 1.0 only for the exact number.

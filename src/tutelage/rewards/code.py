@@ -43,7 +43,7 @@ _BLOCK = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)```", re.DOTALL | re
 
 
 def code_reward(options: ToolOptions) -> RewardFunction:
-    """Create a reward: the passed fraction of the task's `tests`, or else of its `answer`.
+    """Create a reward: the fraction of passed tests, from the task's `tests` or `answer`.
 
     Parts: `passed` and `tests` are counts, `all` is 1.0 if all tests passed. Raises `ConfigError`
     if no sandbox works and running without one is not allowed.
@@ -92,20 +92,20 @@ def find_code(text: str) -> str | None:
     return text
 
 
-async def _grade(case: Case, code: str, tested: Sandbox, referee: Sandbox) -> tuple[bool, bool]:
-    """Run one test and return whether it passed and whether it timed out.
+async def _grade(case: Case, code: str, sandbox: Sandbox, referee: Sandbox) -> tuple[bool, bool]:
+    """Run one test and return two flags: whether it passed and whether it timed out.
 
     The code is loaded again for each value. `referee` is an interpreter that never loads it.
     """
     if isinstance(case, Program):
-        result = await _retry_once(lambda: tested.run_program(code, stdin=case.stdin))
+        result = await _retry_once(lambda: sandbox.run_program(code, stdin=case.stdin))
         is_same = _trim_lines(result.output) == _trim_lines(case.stdout)
         return is_same and result.error in (None, "SystemExit"), result.error == "timeout"
 
     async def evaluate_in(expression: str) -> CodeResult:
         program = f"{case.setup}\n{code}" if case.setup else code
-        loaded = await tested.run_program(program, name="solution")
-        return loaded if loaded.error is not None else await tested.evaluate(expression)
+        loaded = await sandbox.run_program(program, name="solution")
+        return loaded if loaded.error is not None else await sandbox.evaluate(expression)
 
     values: list[str] = []
     for expression in case.expressions:
@@ -135,30 +135,30 @@ async def _grade(case: Case, code: str, tested: Sandbox, referee: Sandbox) -> tu
         return False, False
 
 
-async def _retry_once(work: Callable[[], Awaitable[CodeResult]]) -> CodeResult:
-    """Run `work`, and retry once if the sandboxed interpreter died.
+async def _retry_once(run: Callable[[], Awaitable[CodeResult]]) -> CodeResult:
+    """Call `run`, and retry once if the sandboxed interpreter died.
 
     The system may have killed it for memory that other processes used, which is not the fault of
     the code.
     """
-    result = await work()
-    return await work() if result.error == "died" else result
+    result = await run()
+    return await run() if result.error == "died" else result
 
 
 def _equals(actual: str, literal: str, from_data: bool) -> bool:
     try:
         result, expected = ast.literal_eval(actual), ast.literal_eval(literal)
-        return bool((_as_lists(result) if from_data else result) == expected)
+        return bool((_tuples_to_lists(result) if from_data else result) == expected)
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
         return False
 
 
-def _as_lists(value: Any) -> Any:
+def _tuples_to_lists(value: Any) -> Any:
     """Convert tuples to lists, as JSON does, except in the keys of dicts."""
     if isinstance(value, (list, tuple)):
-        return [_as_lists(item) for item in cast("Sequence[Any]", value)]
+        return [_tuples_to_lists(item) for item in cast("Sequence[Any]", value)]
     if isinstance(value, dict):
-        return {key: _as_lists(item) for key, item in cast("dict[Any, Any]", value).items()}
+        return {key: _tuples_to_lists(item) for key, item in cast("dict[Any, Any]", value).items()}
     return value
 
 

@@ -31,7 +31,7 @@ _SLOT = "__value_{}__"
 
 
 class _ReplaceNames(ast.NodeTransformer):
-    """AST transformer that replaces names by other nodes."""
+    """AST transformer that replaces names with other nodes."""
 
     def __init__(self, nodes: Mapping[str, ast.expr]) -> None:
         self.nodes = nodes
@@ -42,7 +42,7 @@ class _ReplaceNames(ast.NodeTransformer):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A test that a program prints `stdout` when it reads `stdin`."""
+    """Test that runs a program with the input `stdin` and expects the output `stdout`."""
 
     stdin: str
     stdout: str
@@ -50,7 +50,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A test that evaluates expressions over the code and checks a condition on their values."""
+    """Test that evaluates expressions with the tested code and checks their values."""
 
     expressions: tuple[str, ...]
     test: str
@@ -77,7 +77,7 @@ Case: TypeAlias = Program | Expression
 
 
 def read_tests(tests: Any, entry_point: str | None = None) -> list[Case]:
-    """Parse the tests of a task. Raises `RewardError` if there are none or one is invalid."""
+    """Parse the tests of a task. Raises `RewardError` if a test is invalid or none is given."""
     items = cast("Sequence[Any]", tests) if isinstance(tests, (list, tuple)) else [tests]
     cases: list[Case] = []
     for item in items:
@@ -142,7 +142,7 @@ def answer_tests(answer: Any) -> Any:
 
 
 def _to_text(value: Any) -> str:
-    """Convert a program's input or output, a text or a list of lines, to text."""
+    """Convert the input or output of a program, a text or a list of lines, to text."""
     return "\n".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else str(value)
 
 
@@ -155,7 +155,7 @@ def _from_mapping(item: Mapping[str, Any], entry_point: str | None) -> Case:
     if call is None:
         if entry_point is None or "args" not in item:
             raise RewardError(
-                f"the test {dict(item)!r:.120} does not say what to call: set 'call', or 'args' "
+                f"the test {dict(item)!r:.120} has no function call: set 'call', or 'args' "
                 "and the task's 'entry_point'"
             )
         names = [repr(a) for a in item["args"]]

@@ -29,7 +29,7 @@ MAX_ERROR_CHARS = 500
 
 
 def convert_error(error: BaseException, name: str, task_id: str) -> RewardError:
-    """Convert a reward's exception to a `RewardError` that names the reward and the task."""
+    """Convert an exception of a reward to a `RewardError` with the names of reward and task."""
     separator = " at " if _error_location(error) else ": "
     text = f"reward {name!r} failed on task {task_id!r}{separator}{exception_text(error)}"
     for error_type in (AnswerError, GraderError, RewardError):

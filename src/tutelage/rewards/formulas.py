@@ -57,12 +57,12 @@ _CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e}
 
 
 def _wrap_real(compute: Callable[..., Any], name: str = "") -> Callable[..., float]:
-    """Wrap a function to raise `ExpressionError` for results outside the real numbers.
+    """Wrap a function so that it raises `ExpressionError` if its result is not a real number.
 
     A named function takes one argument; `log` also accepts a base.
     """
 
-    def real(*values: float) -> float:
+    def wrapper(*values: float) -> float:
         if name and len(values) != 1 and (name != "log" or len(values) != 2):
             raise ExpressionError(f"{name} takes one argument")
         try:
@@ -70,7 +70,7 @@ def _wrap_real(compute: Callable[..., Any], name: str = "") -> Callable[..., flo
         except (ValueError, ArithmeticError) as error:
             raise ExpressionError(f"not a real number: {error}") from error
 
-    return real
+    return wrapper
 
 
 _REAL_FUNCTIONS = {name: _wrap_real(compute, name) for name, compute in _FLOAT_FUNCTIONS.items()}
@@ -84,7 +84,7 @@ _FLOAT_OPERATORS: Mapping[str, Callable[[float, float], float]] = {
 
 
 def convert_latex(text: str) -> str:
-    """Translate LaTeX to the calculator's grammar, whose parser rejects unsupported commands.
+    """Translate LaTeX to the grammar of the calculator, which rejects unsupported commands.
 
     Raises `ExpressionError` for a number before an improper fraction.
     """
@@ -130,14 +130,14 @@ def float_value(text: str) -> float:
                 raise
             return float(number)
     except OverflowError:
-        raise ExpressionError("too large") from None
+        raise ExpressionError("the number is too large") from None
     if not math.isfinite(value):
-        raise ExpressionError("not a finite number")
+        raise ExpressionError("the value is not a finite number")
     return value
 
 
 def free_variables(text: str) -> frozenset[str]:
-    """Return an expression's variables, or none for a number with or without a unit.
+    """Return the variables of an expression, or none for a number with or without a unit.
 
     Raises `ExpressionError` if the text is not an expression.
     """
@@ -155,8 +155,8 @@ def free_variables(text: str) -> frozenset[str]:
 
 
 def _read_letter(name: str) -> frozenset[str]:
-    """Return a variable's name as a set, or the empty set for a constant. Raises `ExpressionError`
-    for a word."""
+    """Return the name of a variable as a set, or the empty set for a constant. Raises
+    `ExpressionError` for longer names."""
     if name in _CONSTANTS:
         return frozenset()
     if len(name) > 1:
@@ -180,15 +180,15 @@ _VARIABLES = Algebra(
 
 
 def _real_algebra(variables: Mapping[str, float]) -> Algebra[float]:
-    """Create an algebra over floats, with the given values of variables."""
+    """Create an algebra over floats with the given values of variables."""
     values = {**variables, **_CONSTANTS}
 
-    def name(name: str) -> float:
+    def lookup(name: str) -> float:
         if name not in values:
             raise ExpressionError(f"unknown name {name[:20]!r}")
         return values[name]
 
-    return Algebra(float, name, _FLOAT_OPERATORS, _REAL_FUNCTIONS, implicit_product=True)
+    return Algebra(float, lookup, _FLOAT_OPERATORS, _REAL_FUNCTIONS, implicit_product=True)
 
 
 def agree_at_samples(predicted: str, truth: str, variables: frozenset[str]) -> bool:

@@ -42,7 +42,7 @@ RESERVED = ("prediction", "trajectory", "context", "task")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RewardFunction:
-    """A function that scores an attempt, called like the function it wraps.
+    """Wrapper of a function that scores an attempt. It is called like the function.
 
     `inline` runs a synchronous function on the event loop instead of in a thread; use it only for
     functions whose time is bounded and tiny.
@@ -64,8 +64,8 @@ class RewardFunction:
     """Where a synchronous function runs: in a worker process if one can import it, or here."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the wrapped function without checking its result. The thought of the prediction is
-        removed for built-in rewards."""
+        """Call the wrapped function without checking its result. For built-in rewards the reasoning
+        is removed from the prediction."""
         if self.builtin:
             kwargs = inspect.signature(self.fn).bind(*args, **kwargs).arguments
             args, kwargs["prediction"] = (), split_thought(kwargs["prediction"])[1]
@@ -73,7 +73,7 @@ class RewardFunction:
 
     @property
     def builtin(self) -> bool:
-        """Return True for Tutelage's own graders, which compare with a field of the task."""
+        """Return True for built-in rewards, which compare with a field of the task."""
         return str(getattr(self.fn, "__module__", "")).startswith("tutelage.rewards.")
 
     @property
@@ -83,7 +83,7 @@ class RewardFunction:
 
     @property
     def fields_read(self) -> frozenset[str] | None:
-        """Return the names of the task fields that the function reads, or None for any field."""
+        """Return the names of the task fields used by the function, or None for any field."""
         names = {*self.required, *self.optional}
         return None if self.takes_any or "task" in names else frozenset(names - {*RESERVED})
 
@@ -97,7 +97,7 @@ def reward(
 def reward(
     name: str | Callable[..., Any] | None = None, **settings: Any
 ) -> RewardFunction | Callable[[Callable[..., Any]], RewardFunction]:
-    """Turn a function into a `RewardFunction`: `@reward`, `@reward()`, `@reward("name")`.
+    """Decorator that creates a `RewardFunction`: `@reward`, `@reward()`, `@reward("name")`.
 
     A sync function runs in a worker process if another process can import it (it is defined at the
     top level of a file or module other than the main program), and in a thread otherwise;
@@ -129,7 +129,7 @@ def reward(
 
 
 def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
-    """Raise `RewardError` if some task lacks a value for a parameter of the reward.
+    """Raise `RewardError` if a task does not provide all parameters of the reward.
 
     Also raised if a parameter is both a field of the task and one of `RESERVED`, and if a built-in
     reward compares with a field that is null or empty. For a user's own reward, which may handle
@@ -149,8 +149,8 @@ def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
                 problems[f"{where}: field {name!r} is {task.fields[name]!r:.60}"] = None
         if problems and function.builtin:
             raise RewardError(
-                f"{next(iter(problems))}, but the reward {function.name!r} compares with it; add "
-                "the expected answer, or leave the row out"
+                f"{next(iter(problems))}, but the reward {function.name!r} requires it; add the "
+                "expected answer, or remove the row"
             )
     if problems:
         logger.warning(
@@ -214,8 +214,8 @@ async def compute_reward(
     *,
     timeout: float | None = REWARD_SECONDS,
 ) -> Reward:
-    """Compute the reward of `attempt`. The reward's `context` contains the open environments of
-    the rollout by name and the entries of `context`.
+    """Compute the reward of `attempt`. The parameter `context` of the reward function receives the
+    rollout's open environments by name and the entries of `context`.
 
     Raises `RewardError`, which names the task, if the function fails or returns no finite number:
     `AnswerError` if the text of the model caused it, `GraderError` if the grader could not run, and
@@ -263,7 +263,7 @@ async def compute_reward(
     except TimeoutError:
         raise RewardTimeoutError(
             f"reward {function.name!r} on task {task.id!r} timed out after "
-            f"{timeout or START_SECONDS:g} seconds; raise agent.reward_timeout"
+            f"{timeout or START_SECONDS:g} seconds; increase agent.reward_timeout"
         ) from None
     if error is not None:
         raise convert_error(error, function.name, task.id) from error

@@ -96,7 +96,7 @@ def math_grader(prediction: str, answer: Any) -> dict[str, float]:
 
 
 def grade(prediction: str, answer: Any, symbolic: Callable[[str, str], bool | None]) -> bool | None:
-    """Return whether a final text gives the right answer, or None if `symbolic` timed out."""
+    """Return True if a final text is correct, else False, or None if `symbolic` timed out."""
     answer, stated = strip_solution(answer), find_stated(prediction)
     text = prediction if stated is None else stated
     if len(text) > MAX_LENGTH:
@@ -168,7 +168,7 @@ def _is_close(value: float, true_value: float) -> bool:
 
 
 def _is_valid_equation(predicted: str, truth: str) -> bool:
-    """Return True unless a text is an equation whose right side is not its answer.
+    """Return False if a text is an equation whose right side is not its answer, else True.
 
     Raises `ExpressionError` if the right side cannot be evaluated.
     """
@@ -205,7 +205,7 @@ def _is_valid_equation(predicted: str, truth: str) -> bool:
 
 
 def _right_side(text: str) -> str:
-    """Return the right side `X` of `... = X` or `= around X`, or the text itself without `=`.
+    """Return the right side `X` of `... = X` or `= around X`, or the text if it has no `=`.
 
     Inequalities, and texts that leave a choice (`x = 5 or x = 6`), are returned whole.
     """
@@ -215,7 +215,7 @@ def _right_side(text: str) -> str:
 
 
 def _left_sides(text: str) -> list[str]:
-    """Return the parts of an equation before each `=`, or none if the text is not split."""
+    """Return the parts of an equation before each `=`, or none if it cannot be split."""
     return [] if _CHOICE.search(text) else [part.strip() for part in text.split("=")[:-1]]
 
 
@@ -225,7 +225,7 @@ def _is_name(text: str) -> bool:
 
 
 def _is_consistent_sum(left: str, index: int, expected: float) -> bool:
-    """Return True if the sum at the end of an equation's left side has the `expected` value.
+    """Return True if the sum at the end of the left side has the `expected` value.
 
     A left side without a sum must be words. `index` is its position among the left sides.
     """

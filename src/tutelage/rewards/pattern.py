@@ -18,7 +18,7 @@ SECONDS = 5.0
 
 
 def search(pattern: str, text: str) -> float:
-    """Return 1.0 if a pattern matches anywhere in a text, else 0.0. `.` matches line ends too."""
+    """Return 1.0 if a pattern matches in a text, else 0.0. `.` also matches newlines."""
     return float(re.search(pattern, text, re.DOTALL) is not None)
 
 

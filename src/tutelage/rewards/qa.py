@@ -42,7 +42,7 @@ def normalise(text: str) -> str:
 
 
 def _compute_f1(prediction: str, truth: str) -> float:
-    """Compute the F1 score of two answers over their words."""
+    """Compute the word F1 score of two answers."""
     text, true = normalise(prediction), normalise(truth)
     if text != true and (text in _SPECIAL_ANSWERS or true in _SPECIAL_ANSWERS):
         return 0.0
@@ -58,7 +58,7 @@ def _compute_f1(prediction: str, truth: str) -> float:
 
 @reward(inline=True)
 def qa_f1_reward(prediction: str, answer: Any) -> dict[str, float]:
-    """Return the word F1 score of the final text against `answer`, or against the best of a list.
+    """Return the word F1 score of the final text for `answer`, or for the best of a list.
 
     Part `exact` is 1.0 for an exact match.
     """
@@ -73,12 +73,12 @@ def qa_f1_reward(prediction: str, answer: Any) -> dict[str, float]:
 
 @reward(inline=True)
 def exact_match(prediction: str, answer: Any) -> float:
-    """Return 1.0 if the final text equals a right answer after SQuAD's normalisation."""
+    """Return 1.0 if the final text equals a correct answer after SQuAD's normalisation."""
     return _score_exact(prediction, _gold_answers(answer))
 
 
 def _gold_answers(answer: Any) -> list[str]:
-    """Convert a task's right answer, or list of right answers, to a list of texts."""
+    """Convert a task's answer, or list of correct answers, to a list of texts."""
     if isinstance(answer, (list, tuple)):
         return [answer_text(item) for item in cast("Sequence[Any]", answer)]
     return [answer_text(answer)]

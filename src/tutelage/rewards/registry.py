@@ -43,7 +43,7 @@ def resolve_reward(name: str, options: ToolOptions | None = None) -> RewardFunct
         suggestion = hint(name, BUILTIN_REWARDS, "did you mean {!r}? ")
         raise RewardError(
             f"unknown reward {name!r}; {suggestion}built-in rewards are "
-            f"{', '.join(BUILTIN_REWARDS)}; for your own use FILE.py:name"
+            f"{', '.join(BUILTIN_REWARDS)}; for your own reward use FILE.py:name"
         )
     loaded = load_attribute(name, "reward")
     if not callable(loaded) or isinstance(loaded, type):

@@ -53,7 +53,7 @@ probe. `_fill` fills the templates."""
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One final text given for one task, and its reward."""
+    """Final text for a task, with the reward that it earned."""
 
     task: Task
     text: str
@@ -69,7 +69,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A test of a reward for a weakness, with all its trials and the failed ones."""
+    """Test of a reward for a weakness, with all trials and the failed trials."""
 
     name: str
     expected: str
@@ -110,7 +110,7 @@ async def validate_reward(
     golds = [_gold_answer(task, gold_field) for task in tasks]
     pairs = [*zip(tasks, golds, strict=True)]
 
-    async def trials(texts: Iterable[tuple[Task, str]]) -> list[Trial]:
+    async def run_trials(texts: Iterable[tuple[Task, str]]) -> list[Trial]:
         results: list[Trial] = []
         for task, text in texts:
             attempt = Attempt("validate", 0, RolloutStatus.SUCCEEDED, answer=text, stop="answer")
@@ -126,18 +126,18 @@ async def validate_reward(
                 results.append(Trial(task, text, None, str(error)))
         return results
 
-    gold = await trials([*pairs, *pairs[:3]])
+    gold = await run_trials([*pairs, *pairs[:3]])
     wrong = [t for t in gold if not t.full]
     wrong += [b for a, b in zip(gold, gold[len(pairs) :], strict=False) if a.reward != b.reward]
     advice = "accept answers in the format of the tasks, or name their field with --gold"
     probes = [Probe("gold answer", "it earns 1 every time", gold, wrong, advice)]
     for name, expected, advice, forms in _REJECTED:
         cases = [(tasks[i], text) for i in range(len(tasks)) for text in _fill(forms, golds, i)]
-        results = await trials(cases)
+        results = await run_trials(cases)
         broken = [t for t in results if t.full or t.problem]
         probes.append(Probe(name, expected, results, broken, advice))
     constant = Counter(golds).most_common(1)[0][0]
-    constant_trials = await trials((task, constant) for task in tasks)
+    constant_trials = await run_trials((task, constant) for task in tasks)
     solved = [t for t in constant_trials if t.full]
     too_often = solved if len(solved) > MAX_CONSTANT_SHARE * len(tasks) and len(tasks) > 1 else []
     expected = f"the same answer for all tasks solves at most {100 * MAX_CONSTANT_SHARE:.0f} %"
@@ -146,7 +146,7 @@ async def validate_reward(
 
 
 def _gold_answer(task: Task, gold_field: str | None) -> str:
-    """Return a task's first reference answer. Raises `DataError` without one."""
+    """Return the first reference answer of a task. Raises `DataError` if it has none."""
     for name in GOLD_FIELDS if gold_field is None else (gold_field,):
         value = task.fields.get(name)
         if isinstance(value, list) and value:
@@ -155,15 +155,15 @@ def _gold_answer(task: Task, gold_field: str | None) -> str:
             return str(value)
     fields = ", ".join(map(repr, task.fields))
     raise DataError(
-        f"task {task.id!r} has no reference answer: it has {fields}; pass the name of its field "
-        "with --gold FIELD"
+        f"task {task.id!r} has no reference answer in its fields: {fields}; pass the name of the "
+        "answer field with --gold FIELD"
     )
 
 
-def _fill(forms: Sequence[str], golds: Sequence[str], i: int) -> Iterator[str]:
-    """Fill a probe's text templates for task `i`, skipping those that need a missing answer."""
-    gold, parts = golds[i], dict[str, object]()
-    other = next((each for each in [*golds[i + 1 :], *golds[:i]] if _differs(each, gold)), None)
+def _fill(templates: Sequence[str], golds: Sequence[str], index: int) -> Iterator[str]:
+    """Fill the text templates for task `index`, except templates that need a missing answer."""
+    gold, parts = golds[index], dict[str, object]()
+    other = next((g for g in [*golds[index + 1 :], *golds[:index]] if _differs(g, gold)), None)
     if other is not None:
         parts["other"] = other
     if _SHORT.fullmatch(gold):
@@ -173,12 +173,12 @@ def _fill(forms: Sequence[str], golds: Sequence[str], i: int) -> Iterator[str]:
     number = read_number(gold)
     if number is not None and number.denominator == 1 and number > 2:  # 1! is 1, and -0 is 0
         parts |= {"number": number, "twice": 2 * number}
-    for form in forms:
+    for form in templates:
         with suppress(KeyError):
             yield form.format_map(parts)
 
 
 def _differs(text: str, gold: str) -> bool:
-    """Return True if a text differs from the right answer in its letters or digits."""
+    """Return True if a text differs from the correct answer in its letters or digits."""
     first, second = (re.sub(r"[\W_]+", "", each.casefold()) for each in (text, gold))
     return first != second

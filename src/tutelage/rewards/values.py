@@ -15,36 +15,36 @@ LARGEST = 1e9
 
 
 def to_reward(value: Any, name: str, task_id: str) -> Reward:
-    """Convert a reward function's return value to a `Reward`.
+    """Convert the return value of a reward function to a `Reward`.
 
     Raises `AnswerError` for numbers that are not finite, and `RewardError` for other values.
     """
-    where = f"reward {name!r} on task {task_id!r}"
+    label = f"reward {name!r} on task {task_id!r}"
     if isinstance(value, Reward):
         value = {**value.parts, "reward": value.value}
     if not isinstance(value, Mapping):
-        return Reward(_to_finite(value, where, "returned"))
+        return Reward(_to_finite_number(value, label, ""))
     numbers_by_name: dict[str, float] = {}
     for key, part in cast("Mapping[Any, Any]", value).items():
         if not isinstance(key, str):
-            raise RewardError(f"{where} returned a dict with the key {key!r}; keys must be strings")
-        numbers_by_name[key] = _to_finite(part, where, f"returned for {key!r}")
+            raise RewardError(f"{label} returned a dict with the key {key!r}; keys must be strings")
+        numbers_by_name[key] = _to_finite_number(part, label, f" for {key!r}")
     if "reward" not in numbers_by_name:
         keys = ", ".join(map(repr, numbers_by_name)) or "nothing"
-        raise RewardError(f"{where} returned a dict with {keys} but no 'reward'; add that key")
+        raise RewardError(f"{label} returned a dict with {keys} but no 'reward'; add that key")
     return Reward(numbers_by_name.pop("reward"), numbers_by_name)
 
 
-def _to_finite(value: Any, where: str, what: str) -> float:
+def _to_finite_number(value: Any, label: str, entry: str) -> float:
     if not isinstance(value, numbers.Real) and callable(getattr(value, "item", None)):
         # A scalar of NumPy or torch; `item` fails for an array of several numbers.
         try:
             value = value.item()
         except (ValueError, RuntimeError, TypeError) as error:
-            raise RewardError(f"{where} {what} an array; return one number") from error
+            raise RewardError(f"{label} returned an array{entry}; return one number") from error
     if not isinstance(value, numbers.Real):
         raise RewardError(
-            f"{where} {what} {value!r:.80}; return a bool, an int, a float, "
+            f"{label} returned {value!r:.80}{entry}; return a bool, an int, a float, "
             "or a dict with 'reward' and named numbers"
         )
     try:
@@ -53,10 +53,10 @@ def _to_finite(value: Any, where: str, what: str) -> float:
         number = math.inf
     if math.isfinite(number) and abs(number) > LARGEST:
         raise RewardError(
-            f"{where} {what} {number!r}; rewards are averaged and squared, so return a number "
-            f"between -{LARGEST:g} and {LARGEST:g}"
+            f"{label} returned {number!r}{entry}; rewards are averaged and squared, so return a "
+            f"number between -{LARGEST:g} and {LARGEST:g}"
         )
     if not math.isfinite(number):
         # `float(prediction)` of `nan` or `1e400`: the text of the model is the cause.
-        raise AnswerError(f"{where} {what} {number!r}, which is not a finite number")
+        raise AnswerError(f"{label} returned {number!r}{entry}, which is not a finite number")
     return number

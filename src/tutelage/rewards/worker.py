@@ -48,7 +48,7 @@ _BOOT = "from tutelage.rewards.worker import main; main({})"
 
 @dataclass(frozen=True, slots=True)
 class RewardLocation:
-    """Import location of a reward function, with an empty `file` for importable modules."""
+    """Import location of a reward function. `file` is empty for importable modules."""
 
     module: str
     name: str
@@ -81,7 +81,7 @@ class RewardLocation:
 
 @dataclass(frozen=True, slots=True)
 class RewardJob:
-    """A worker's job: a reward, its pickled arguments, and its name and task for messages."""
+    """Job of a worker: a reward, its pickled arguments, and names for messages."""
 
     location: RewardLocation
     arguments: bytes
@@ -91,7 +91,7 @@ class RewardJob:
 
 
 class _RewardProcess:
-    """A worker process and the pipe to it."""
+    """Worker process with the pipe to it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.pipe, child_pipe = Pipe()
@@ -122,7 +122,7 @@ class _RewardProcess:
 
 
 class RewardProcesses:
-    """A pool of at most `max_workers` worker processes for rewards.
+    """Pool of at most `max_workers` worker processes for rewards.
 
     A forked child starts with an empty pool. Workers start with the variables of `environment` in
     addition to those of this process.
@@ -140,7 +140,7 @@ class RewardProcesses:
         self._idle: list[_RewardProcess] = []
 
     def grade(self, job: RewardJob) -> Reward:
-        """Run a reward in a worker, retrying once if the worker crashes, and block this thread.
+        """Run a reward in a worker and wait for the result. A crashed worker is retried once.
 
         Raises the reward's `RewardError`, `TimeoutError`, `GraderError` if two workers crashed, and
         `ImportError` if a worker cannot load the reward.
@@ -218,7 +218,7 @@ def main(handle: int) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Kill this process group when its parent process has ended."""
+    """Wait for the end of the parent process, then kill this process group."""
     while os.getppid() == parent:
         time.sleep(_ORPHAN_SECONDS)
     with suppress(ProcessLookupError, PermissionError):

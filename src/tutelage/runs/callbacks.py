@@ -16,46 +16,46 @@ from tutelage.types import Rollout
 
 
 class Callback:
-    """Methods that are called during a run; see the module's docstring."""
+    """Base class of callbacks, with one method for each event of a run."""
 
     def on_train_start(self, title: str, facts: Mapping[str, str]) -> None:
-        """Called when the job begins, with its recipe and facts such as the run folder."""
+        """Called at the start of the job with its title and facts such as the run folder."""
 
     def on_phase_start(self, name: str) -> None:
-        """Called when a phase begins, such as `reinforcement learning`."""
+        """Called at the start of a phase, such as `reinforcement learning`."""
 
     def on_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Called after a step of the phase with its metrics."""
+        """Called after a step of a phase with the metrics of the step."""
 
     def on_round_end(self, found: Round) -> None:
-        """Called after a round of a prompt search with its prompt, rewards and candidates."""
+        """Called after a round of a prompt search with the prompt, rewards and candidates."""
 
     def on_rollout_end(self, rollout: Rollout) -> None:
-        """Called after a rollout, in training or evaluation, with its record."""
+        """Called after each rollout, in training and evaluation."""
 
     def on_train_end(self, result: TrainingResult) -> None:
-        """Called when the job has finished."""
+        """Called at the end of the job with its result."""
 
 
 def on_rollout(callbacks: Sequence[Callback]) -> Callable[[Rollout], None] | None:
-    """Return a function that calls the callbacks for each rollout; None without callbacks."""
+    """Return a function that passes a rollout to all callbacks, or None without callbacks."""
 
-    def told(rollout: Rollout) -> None:
+    def notify(rollout: Rollout) -> None:
         for callback in callbacks:
             callback.on_rollout_end(rollout)
 
-    return told if callbacks else None
+    return notify if callbacks else None
 
 
 class CallbackProgress(Progress):
-    """`Progress` that forwards to callbacks and to another `Progress`."""
+    """`Progress` that forwards every event to another `Progress` and to callbacks."""
 
     def __init__(self, inner: Progress, callbacks: Sequence[Callback]) -> None:
         self._inner, self._callbacks = inner, callbacks
         self.shows = inner.shows
 
     def start(self, title: str, lines: Mapping[str, str]) -> None:
-        """Forward the start of the job."""
+        """Forward the start of a job."""
         self._inner.start(title, lines)
         for callback in self._callbacks:
             callback.on_train_start(title, lines)
@@ -77,9 +77,9 @@ class CallbackProgress(Progress):
         self._inner.evaluation(label, done, total)
 
     def note(self, text: str) -> None:
-        """Forward a note."""
+        """Forward a message."""
         self._inner.note(text)
 
     def finish(self) -> None:
-        """Forward the end of the job."""
+        """Forward the end of a job."""
         self._inner.finish()

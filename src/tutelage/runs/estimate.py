@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Measured sampled tokens, wall seconds and US dollars of some rollouts."""
+    """Measured tokens, wall-clock seconds and US dollars of a number of rollouts."""
 
     rollouts: int
     tokens: int
@@ -19,7 +19,7 @@ class Pace:
     dollars: float = 0.0
 
     def words(self, rollouts: int) -> str:
-        """Return an estimate of the cost of a number of rollouts at this pace."""
+        """Format an estimate of the cost of a number of rollouts."""
         times = rollouts / self.rollouts
         tokens, seconds = self.tokens * times, self.seconds * times
         each = self.tokens / self.rollouts

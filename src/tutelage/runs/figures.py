@@ -27,7 +27,7 @@ _SAMPLE = 1 << 20
 
 
 class Labels(NamedTuple):
-    """Names under which a measure of the test tasks is stored."""
+    """Labels of the evaluations before and after training in stored results."""
 
     before: str
     """Label of its rollouts in the store before training."""
@@ -38,7 +38,7 @@ class Labels(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """Resources that a run used, including its tests; None if unknown.
+    """Resources used by a run, including its tests. Unknown values are None.
 
     `tokens` are prompt and completion tokens of model calls, `dollars` their price: 0 if every
     model ran locally.
@@ -55,7 +55,7 @@ class ResourceUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedSummary:
-    """What a run trained, and how."""
+    """Description of the trained object and of the training method."""
 
     BUILT_IN: ClassVar[str] = "built-in"
     """Name of built-in agents."""
@@ -82,7 +82,7 @@ class TrainedSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures(TrainedSummary):
-    """Figures of one run from its small files."""
+    """Summary of a run, computed from its metadata files."""
 
     labels: Mapping[Measure, Labels] = field(default_factory=dict[Measure, Labels])
     """Labels of the tests before and after training; empty for a run without test scores."""
@@ -103,7 +103,7 @@ class Figures(TrainedSummary):
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """Content of the small files of a run; unreadable files are empty."""
+    """Parsed metadata files of a run. Unreadable files are empty."""
 
     run: RunFolder
     config: JSON
@@ -114,57 +114,57 @@ class RunFiles:
 
     @classmethod
     def of(cls, run: RunFolder) -> RunFiles:
-        """Return the files of a folder."""
+        """Read the metadata files of a run folder."""
         config = read_object(run.config)
         settings = dict(config.get("config") or {})
         return cls(run, config, settings, read_object(run.result), read_object(run.agent))
 
     def section(self, name: str) -> Mapping[str, Any]:
-        """Return a section of the keys; empty if it is missing."""
+        """Return a section of the configuration, or an empty mapping if it is missing."""
         found: object = self.settings.get(name)
         return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
 
     def agent_mark(self) -> str | None:
-        """Return the hash of a custom agent's code when the run began."""
+        """Return the hash of a custom agent's code at the start of the run."""
         sources: object = read_object(self.run.path / "fingerprint.json").get("sources")
         marks = cast("Mapping[str, str]", sources) if isinstance(sources, Mapping) else {}
         return next((mark for name, mark in marks.items() if name.startswith("the agent ")), None)
 
     def number(self, name: str) -> float | None:
-        """Return a number of the result; None if it is missing."""
+        """Return a number from the result, or None if it is missing."""
         return finite(self.result.get(name))
 
     def count(self, name: str) -> int | None:
-        """Return an integer of the result; None if it is missing."""
+        """Return an integer from the result, or None if it is missing."""
         value = self.number(name)
         return None if value is None else int(value)
 
     def metrics(self) -> list[JSON]:
-        """Return the lines of metrics; empty if they cannot be read."""
+        """Return the logged metrics, or an empty list if they cannot be read."""
         with suppress(OSError, ValueError):
             return self.run.read_metrics()
         return []
 
 
-def read_object(path: Path, remarks: list[str] | None = None) -> JSON:
-    """Return the JSON object of a file; empty if it is missing or damaged, with the damage added to
-    `remarks`."""
+def read_object(path: Path, errors: list[str] | None = None) -> JSON:
+    """Read a JSON object from a file. Returns an empty dict if the file is missing or invalid, and
+    appends a message to `errors` if it is invalid."""
     if not path.is_file():
         return {}
-    lines: list[str] = [] if remarks is None else remarks
+    lines: list[str] = [] if errors is None else errors
     try:
         found: object = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
         lines.append(f"{path.name} cannot be read: {error}")
         return {}
     if not isinstance(found, dict):
-        lines.append(f"{path.name} holds no JSON object")
+        lines.append(f"{path.name} does not contain a JSON object")
         return {}
     return cast("JSON", found)
 
 
 def finite(value: Any) -> float | None:
-    """Return a JSON value as a finite number, else None."""
+    """Convert a JSON value to a float, or return None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -174,8 +174,8 @@ def finite(value: Any) -> float | None:
 
 
 def folder_hash(folder: Path) -> str | None:
-    """Return a hash of the weights in a folder, by the sizes and both ends of the files; None
-    without weights."""
+    """Hash the weights in a folder by the sizes and both ends of the files. Returns None if there
+    are no weights."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         return None
@@ -197,7 +197,7 @@ def folder_hash(folder: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """Row of a table: cells as text, and the tone of each: `good`, `bad`, `dim` or empty."""
+    """Table row with the text and the tone (`good`, `bad`, `dim` or empty) of each cell."""
 
     cells: Sequence[str]
     tones: Sequence[str] = ()
@@ -212,7 +212,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Table of texts."""
+    """Table with text cells."""
 
     columns: Sequence[str]
     rows: Sequence[TableRow]

@@ -15,17 +15,16 @@ from tutelage.types import JSON
 
 
 def add_findings(
-    kept: list[JSON], steps: Sequence[Metrics], setup: Setup, *, number: int, run: str = "RUN"
+    records: list[JSON], steps: Sequence[Metrics], setup: Setup, *, number: int, run: str = "RUN"
 ) -> list[Finding]:
-    """Update `kept`, the findings of `run`, after step `number`, the last of `steps`, and return
-    the new ones.
+    """Update the stored findings of a run after its step `number`, and return the new findings.
 
     A finding that no longer holds is kept with the step that ended it.
     """
     new: list[Finding] = []
     found = (*examine(steps, setup), *examine_learning(steps, setup))
     holding = {finding.name: finding for finding in found}
-    for entry in kept:
+    for entry in records:
         finding = holding.pop(entry["name"], None)
         if finding is None and entry["until"] is None:
             entry["until"] = number
@@ -34,15 +33,15 @@ def add_findings(
     for finding in holding.values():
         remedy = finding.remedy.replace("show RUN", f"show {run}")
         finding = replace(finding, remedy=remedy)
-        kept.append({"step": number, "until": None, **asdict(finding)})
+        records.append({"step": number, "until": None, **asdict(finding)})
         new.append(finding)
     return new
 
 
-def list_warnings(kept: Sequence[JSON], unit: str = "step") -> list[str]:
-    """Return the warnings among the findings of a run, each with the steps for which it held."""
+def list_warnings(records: Sequence[JSON], unit: str = "step") -> list[str]:
+    """Format the stored findings that are warnings, with the range of steps of each warning."""
     out: list[str] = []
-    for entry in kept:
+    for entry in records:
         if entry["warning"]:
             until = "" if entry["until"] is None else f" to {entry['until']}"
             finding = Finding(entry["name"], entry["text"], entry["remedy"])

@@ -36,20 +36,20 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def fingerprint_file(folder: RunFolder) -> Path:
-    """Return the path of a run's fingerprint."""
+    """Return the path of a run's fingerprint file."""
     return folder.path / "fingerprint.json"
 
 
 def keep_fingerprint(folder: RunFolder, config: JSON, sources: Mapping[str, str]) -> None:
-    """Write the fingerprint of a run. The configuration that the folder has now stays valid, so
-    that replacing it next may be interrupted."""
+    """Write the fingerprint of a run. The current `config.json` remains valid in case the process
+    stops before it is replaced."""
     before = _hash_json(read_object(folder.config))
     content = {"config": config, "before": before, "sources": dict(sources)}
     write_json(fingerprint_file(folder), content)
 
 
 def config_edits(folder: RunFolder) -> list[str]:
-    """Return how `config.json` differs from the configuration that the run started with.
+    """Describe how `config.json` was edited after the start of the run.
 
     Raises `RunError` for a folder without a fingerprint.
     """
@@ -63,7 +63,7 @@ def config_edits(folder: RunFolder) -> list[str]:
 
 
 def source_changes(folder: RunFolder, sources: Mapping[str, str]) -> list[str]:
-    """Return texts on the sources that have changed since the run began."""
+    """Describe the sources that have changed since the start of the run."""
     before: dict[str, str] = _read_fingerprint(folder)["sources"]
     here = f", seen from {str(Path.cwd())!r}"
     far = {name for name in before if "/" in name and name[0] not in "/~"}
@@ -74,7 +74,7 @@ def source_changes(folder: RunFolder, sources: Mapping[str, str]) -> list[str]:
 
 
 def settings_sources(settings: JSON, folder: RunFolder) -> dict[str, str]:
-    """Return hashes of the files, model folders and code that a configuration names, by key."""
+    """Hash the files, model folders and code that the values of a configuration refer to."""
     values: dict[str, str] = {}
     for key, value in flatten(settings):
         if key.rpartition(".")[2] in _NOT_CONTENT:
@@ -93,7 +93,7 @@ def agent_sources(
     splits: Mapping[str, Sequence[Task] | None],
     environment: object = None,
 ) -> dict[str, str]:
-    """Return hashes of an agent, its reward, resources, tasks, and the class of its environment."""
+    """Hash an agent, its reward, resources and tasks, and the class of its environment."""
     values = {f"the agent {agent.name}": source_hash(agent)}
     if reward is not None:
         values[f"the reward {reward.name}"] = source_hash(reward)
@@ -101,9 +101,9 @@ def agent_sources(
         values["the environment"] = source_hash(environment)
     for name, value in resources.items():
         if isinstance(value, Tool):
-            values[f"the tool {name}"] = f"{_hash_json(shown(value))} {source_hash(value.fn)}"
+            values[f"the tool {name}"] = f"{_hash_json(stable_repr(value))} {source_hash(value.fn)}"
         elif not isinstance(value, LLM):
-            values[f"the resource {name}"] = _hash_json(shown(value))
+            values[f"the resource {name}"] = _hash_json(stable_repr(value))
     for name, tasks in splits.items():
         if tasks is not None:
             rows = [{**task.fields, "id": task.id} for task in tasks]
@@ -111,8 +111,8 @@ def agent_sources(
     return values
 
 
-def shown(value: object) -> str:
-    """Return a value as text that is equal in every process: without addresses, with sets in order.
+def stable_repr(value: object) -> str:
+    """Format a value reproducibly, without memory addresses and with sorted sets.
 
     `pprint` sorts only what it breaks into lines, so it has to break everything.
     """
@@ -120,8 +120,7 @@ def shown(value: object) -> str:
 
 
 def _hash_reference(text: str, folder: RunFolder) -> str | None:
-    """Return a hash of the file or folder that a value names; None if it names none of the
-    user's."""
+    """Hash the user's file or folder that a value refers to, or return None if there is none."""
     file, _, name = text.rpartition(":")
     path = Path(file if file.endswith(".py") else text).expanduser()
     try:

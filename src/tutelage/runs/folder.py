@@ -57,13 +57,13 @@ WALL_CLOCK_METRICS = ("time/", "tokens_per_second")
 
 
 def is_wall_clock(name: str) -> bool:
-    """Return True if a metric depends on the clock: those above, and the seconds of tools."""
+    """Return True if a metric depends on the wall clock, such as durations and throughput."""
     of_tool = name.startswith("tools/") and name.endswith("/seconds")
     return of_tool or name.startswith(WALL_CLOCK_METRICS)
 
 
 class RunFolder:
-    """Paths and small files of one run."""
+    """Run folder, with the paths of its files and access to its metadata."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,8 +96,8 @@ class RunFolder:
         return f"RunFolder({str(self.path)!r})"
 
     def store_address(self) -> Path | str | None:
-        """Return the run's own store, or the database of its configuration; None if there is no
-        file yet."""
+        """Return the path of the run's store or the URL of its database, or None if there is no
+        store yet."""
         if self.store.is_file():
             return self.store
         try:
@@ -108,12 +108,12 @@ class RunFolder:
         return url if isinstance(url, str) else None
 
     def tasks(self, split: str) -> Path:
-        """Return the path of the tasks of `train`, `val` or `test`, in runs with tasks from
-        Python."""
+        """Return the path of the task file of a split: `train`, `val` or `test`. Only runs with
+        tasks from Python have task files."""
         return self.path / "tasks" / f"{split}.jsonl"
 
     def final_policy(self) -> Path:
-        """Return the folder of the final policy. Raises `RunError` before the run has one."""
+        """Return the folder of the final policy. Raises `RunError` if it does not exist yet."""
         if not self.policy.is_dir():
             raise RunError(
                 f"the run {self.name!r} has no final policy yet; finish it first: "
@@ -122,8 +122,8 @@ class RunFolder:
         return self.policy
 
     def own_agent(self) -> tuple[Path | None, str | None]:
-        """Return the file of the agent that the run trains, and its reward; None for each that is
-        missing."""
+        """Return the file of the trained agent and the name of its reward, or None for missing
+        values."""
         if not self.agent.is_file():
             return None, None
         found = _parse_object(self.agent, self.agent.read_bytes(), "restore it")
@@ -131,27 +131,26 @@ class RunFolder:
         return Path(file) if isinstance(file, str) else None, reward
 
     def read_result(self) -> dict[str, Any] | None:
-        """Return the outcome; None until the run has ended."""
+        """Read the result of the run, or return None if the run has not ended."""
         if not self.result.is_file():
             return None
         return _parse_object(self.result, self.result.read_bytes(), "remove it, and resume the run")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return all complete lines of metrics, without one that a kill truncated."""
+        """Read all complete lines of `metrics.jsonl`, without a truncated last line."""
         return list(_read_lines(self.metrics))
 
     def read_events(self) -> list[dict[str, Any]]:
-        """Return the complete events, like `read_metrics`."""
+        """Read all complete lines of `events.jsonl`."""
         return list(_read_lines(self.events))
 
     def read_costs(self) -> list[dict[str, Any]]:
-        """Return the complete costs, like `read_metrics`."""
+        """Read all complete lines of `cost.jsonl`."""
         return list(_read_lines(self.costs))
 
 
 def create(path: Path) -> RunFolder:
-    """Create an empty run folder. Raises `RunError` if the path is occupied or cannot be
-    written."""
+    """Create an empty run folder. Raises `RunError` if the path is not empty or not writable."""
     check_vacant(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -162,21 +161,21 @@ def create(path: Path) -> RunFolder:
 
 
 def check_vacant(path: Path) -> None:
-    """Raise `RunError` if no run can be created: the path is occupied, cannot be written, or will
-    be deleted with a Ray job."""
+    """Raise `RunError` if no run can be created at a path: it is not empty, not writable, or inside
+    the temporary folder of a Ray job."""
     if any(part.startswith(_RAY_PACKAGE) for part in path.absolute().parts):
         raise RunError(
             "the working directory of a Ray job is a copy that is deleted with the cluster; choose "
             "a permanent folder, such as --output /shared/NAME"
         )
     try:
-        held = _describe_content(path)
+        text = _describe_content(path)
         there = next(place for place in (path, *path.absolute().parents) if place.exists())
-        if held is None and not os.access(there, os.W_OK):
+        if text is None and not os.access(there, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise _write_error(path, error) from error
-    if held is None:
+    if text is None:
         return
     if (path / "config.json").is_file():
         raise RunError(
@@ -187,7 +186,7 @@ def check_vacant(path: Path) -> None:
         raise RunBusyError(
             f"another process is starting a run in {str(path)!r}; choose another --output"
         )
-    raise RunError(f"the output folder {str(path)!r} is not empty: {held}; choose another --output")
+    raise RunError(f"the output folder {str(path)!r} is not empty: {text}; choose another --output")
 
 
 def _write_error(path: Path, error: OSError) -> RunError:
@@ -198,8 +197,8 @@ def _write_error(path: Path, error: OSError) -> RunError:
 
 
 def _describe_content(path: Path) -> str | None:
-    """Describe what a folder contains besides files of a run that ended before its `config.json`;
-    None for nothing else. Without the lock file of such a run, its files may be the user's."""
+    """Describe the content of a folder, or return None if it is empty or contains only files of a
+    run that never started. Without a lock file such files may be the user's."""
     names = {SERVER_LOG}
     if files.folder_content(path / "checkpoints") is None:
         names.add("checkpoints")  # empty, it is what a run has made that was killed at once
@@ -220,7 +219,7 @@ def _remove_records(path: Path) -> None:
 
 
 def find(name: str, runs: Path = RUNS) -> RunFolder:
-    """Return a run by path, or by the beginning of its name below `runs`. Raises `RunError`."""
+    """Find a run by its path, or by the beginning of its name in `runs`. Raises `RunError`."""
     direct = Path(name)
     if is_run(direct):
         return RunFolder(direct)
@@ -236,19 +235,19 @@ def find(name: str, runs: Path = RUNS) -> RunFolder:
     if run_folders:
         listed = ", ".join(f.name for f in run_folders[:5])
         raise RunError(f"several runs start with {name!r}: {listed}")
-    lacking = f"no run {name!r}"
+    message = f"no run {name!r}"
     if name and direct.is_dir():
-        lacking += ": the folder of that name is not a run"
+        message += ": the folder of that name is not a run"
     if not known:
-        raise RunError(f"{lacking}; {str(runs)!r} has no runs yet")
-    near = hint(name, [f.name for f in known])
+        raise RunError(f"{message}; {str(runs)!r} has no runs yet")
+    suggestion = hint(name, [f.name for f in known])
     newest = f"; the newest are {', '.join(f.name for f in known[:5])}."
     listed = f"`{command_name()} runs` lists all {len(known)}"
-    raise RunError(f"{lacking}{near or newest} {listed}")
+    raise RunError(f"{message}{suggestion or newest} {listed}")
 
 
 def is_run(path: Path) -> bool:
-    """Return True if a folder holds a run rather than a model, which has a `config.json` too.
+    """Return True if a folder contains a run. Model folders also have a `config.json`.
 
     A folder with an unreadable configuration is a run; opening it reports the error.
     """
@@ -262,7 +261,7 @@ def is_run(path: Path) -> bool:
 
 
 def every(runs: Path = RUNS) -> list[RunFolder]:
-    """Return all runs in a folder, newest first."""
+    """List all runs in a folder, newest first."""
     if not runs.is_dir():
         return []
     folders = [p for p in runs.iterdir() if is_run(p)]
@@ -273,8 +272,8 @@ def every(runs: Path = RUNS) -> list[RunFolder]:
 def fresh_name(
     recipe: str, runs: Path = RUNS, *, name: str | None = None, claim: bool = False
 ) -> Path:
-    """Return a path for a new run: the given name, or recipe and date, with a number from 2 if that
-    exists.
+    """Return an unused path for a new run, named `name` or by recipe and date, with a number if
+    necessary.
 
     With `claim` the folder is created, so that no other process gets the same path.
     """
@@ -296,17 +295,17 @@ def fresh_name(
 
 
 def place_of(output: str | None, recipe: str, name: str | None = None) -> Path:
-    """Return the path of a run: `output`, else a new name below `runs/`."""
+    """Return `output` as a path, or an unused path below `runs/` if it is None."""
     return fresh_name(recipe, name=name, claim=True) if output is None else Path(output)
 
 
-def folder_at(place: Path) -> RunFolder:
-    """Return the run at a path, or create an empty folder for a new one. Raises `RunError`."""
-    return RunFolder(place) if (place / "config.json").is_file() else create(place)
+def folder_at(path: Path) -> RunFolder:
+    """Open the run folder at a path, or create an empty one. Raises `RunError`."""
+    return RunFolder(path) if (path / "config.json").is_file() else create(path)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a temporary file, flush it to the disk, and rename it. Raises `RunError`."""
+    """Write a file atomically, with a temporary file that is renamed. Raises `RunError`."""
     aside = files.temporary_path(path)
     try:
         with aside.open("w", encoding="utf-8") as file:
@@ -321,12 +320,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write JSON like `write_text`; NaN and infinity are rejected."""
+    """Write a JSON file atomically. NaN and infinity are rejected."""
     write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
 def append_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Append one line of JSON. Raises `RunError` if the disk is full."""
+    """Append a line of JSON to a file. Raises `RunError` if the disk is full."""
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(data, allow_nan=False) + "\n")
@@ -335,14 +334,14 @@ def append_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def keep_lines(path: Path, count: int) -> None:
-    """Truncate a JSONL file to its first `count` lines, as a resume does after a kill."""
+    """Truncate a JSONL file to its first `count` lines."""
     if path.is_file():
         lines = [json.dumps(line, allow_nan=False) for line in _read_lines(path)]
         write_text(path, "".join(line + "\n" for line in lines[:count]))
 
 
 def disk_error(path: Path, error: OSError) -> RunError:
-    """Return the error for a file of a run that cannot be written."""
+    """Create the error for a run file that cannot be written."""
     run = next((p for p in path.parents if (p / "config.json").is_file()), None)
     kept = "" if run is None else "Data saved so far is safe. "
     way = "start again" if run is None else f"continue with: {resume_command(run)}"
@@ -354,7 +353,7 @@ def disk_error(path: Path, error: OSError) -> RunError:
 
 @contextmanager
 def locked(folder: RunFolder) -> Generator[None]:
-    """Lock the run for this process; remove the folder of a run that did not begin.
+    """Context manager that locks a run, and removes its folder if the run fails before its start.
 
     Raises `RunBusyError` if another process has the lock.
     """
@@ -382,22 +381,22 @@ def locked(folder: RunFolder) -> Generator[None]:
         try:
             yield
         except BaseException:
-            _remove(folder, own=own)
+            _remove_folder(folder, with_records=own)
             raise
 
 
 def remove_if_empty(folder: RunFolder) -> None:
-    """Remove the folder of a run that ended before it began, unless a process has its lock."""
+    """Remove the folder of a run that never started, unless a process has locked it."""
     if not is_locked(folder):
-        _remove(folder, own=_describe_content(folder.path) is None)
+        _remove_folder(folder, with_records=_describe_content(folder.path) is None)
 
 
-def _remove(folder: RunFolder, *, own: bool) -> None:
-    """Remove the folder of a run without a configuration; with `own` also the files that the run
-    wrote before it."""
+def _remove_folder(folder: RunFolder, *, with_records: bool) -> None:
+    """Remove a run folder without a configuration. With `with_records` the files that the run wrote
+    are removed first."""
     if folder.config.is_file():
         return
-    if own:
+    if with_records:
         _remove_records(folder.path)
     (folder.path / LOCK).unlink(missing_ok=True)
     # rmdir refuses a folder that holds anything, so nothing can be lost here.
@@ -407,7 +406,7 @@ def _remove(folder: RunFolder, *, own: bool) -> None:
 
 
 def is_locked(folder: RunFolder) -> bool:
-    """Return True if a process is working on a run."""
+    """Return True if a process has locked the run."""
     import fcntl
 
     try:
@@ -428,12 +427,12 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield _parse_object(path, line, f"restore a copy, or remove line {number}")
 
 
-def _parse_object(path: Path, text: bytes, way: str) -> dict[str, Any]:
-    """Return the JSON object of a text from a run's file. Raises `RunError` for any other text."""
+def _parse_object(path: Path, text: bytes, fix: str) -> dict[str, Any]:
+    """Parse a JSON object from a run file. Raises `RunError` with the advice `fix`."""
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise RunError(f"{str(path)!r} is damaged: {error}; {way}") from error
+        raise RunError(f"{str(path)!r} is damaged: {error}; {fix}") from error
     if not isinstance(found, dict):
-        raise RunError(f"{str(path)!r} is damaged: {found!r} is not a JSON object; {way}")
+        raise RunError(f"{str(path)!r} is damaged: {found!r} is not a JSON object; {fix}")
     return cast("dict[str, Any]", found)

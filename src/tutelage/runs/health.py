@@ -74,7 +74,7 @@ times."""
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Problem or remark on a training, with a remedy."""
+    """Problem or observation in the metrics of a training run, with a suggested fix."""
 
     name: str
     text: str
@@ -87,7 +87,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Settings of a run that its metrics are judged by."""
+    """Settings of a run that are used to interpret its metrics."""
 
     groups: int = 1
     """Tasks per step."""
@@ -110,7 +110,7 @@ class Setup:
 
 
 def examine(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
-    """Yield the findings after the last of `steps`, the metrics of a phase from its first step."""
+    """Yield the current findings. `steps` are the metrics of a phase from its first step on."""
     for found in (rule(steps, setup) for rule in _RULES) if steps else ():
         if found is not None and (setup.rules is None or found.name in setup.rules):
             yield replace(found, remedy=setup.remedies.get(found.name, found.remedy))
@@ -119,8 +119,8 @@ def examine(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
 # ---------------------------------------------------------------- rewards
 
 
-def _constant_reward(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that all rollouts of the run have earned the same reward."""
+def _find_constant_reward(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Return a finding if all rollouts of the run have earned the same reward."""
     if (values := _reward_range(steps)) is None or values[0] != values[1]:
         return None
     value, count = values[0], int(_sum(steps, "rollout/judged"))
@@ -140,8 +140,8 @@ def _constant_reward(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     return Finding("constant_reward", text, f"{remedy}; {same}")
 
 
-def _flat_groups(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that the rewards of every group have been equal for a while, below the maximum."""
+def _find_flat_groups(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Return a finding if recent groups have equal rewards, below the maximum."""
     if not setup.compares:
         return None
     flat = 0
@@ -160,7 +160,7 @@ def _flat_groups(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     if here[0] == everything[1]:  # they earn the most that there is
         return None
     mean = _mean(tail, "reward/mean")
-    if (not enough and flat < PATIENCE) or mean is None or _near_maximum(steps, mean):
+    if (not enough and flat < PATIENCE) or mean is None or _is_near_maximum(steps, mean):
         return None
     text = (
         f"in each of the last {flat} steps all rollouts of a task earned the same reward (mean "
@@ -174,8 +174,8 @@ def _flat_groups(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     return Finding("flat_groups", text, remedy)
 
 
-def _solved(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that every rollout earns the maximum."""
+def _find_solved_tasks(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Return a finding if all recent rollouts earn the maximum reward."""
     everything = _reward_range(steps)
     tail = _last_steps(steps, MANY_ROLLOUTS)
     here = _reward_range(tail)
@@ -190,8 +190,8 @@ def _solved(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     return Finding("solved", text, warning=False)
 
 
-def _reward_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that the mean reward has fallen from its best to near the lowest."""
+def _find_reward_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Return a finding if the mean reward has fallen from its best to near the lowest."""
     size = max(FEW_STEPS, math.ceil(COMPARED_GROUPS / max(1, setup.groups)))
     everything, now = _reward_range(steps), _mean(steps[-size:], "reward/mean")
     starts = range(len(steps) - 2 * size + 1)
@@ -209,24 +209,24 @@ def _reward_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     if now - least > COLLAPSED * (then - least) or then - now <= SURE * error:
         return None
     text = f"the mean reward has fallen from {then:.3g} to {now:.3g} in the last {size} steps"
-    return Finding("reward_collapse", text, _smaller_lr(setup))
+    return Finding("reward_collapse", text, _lr_advice(setup))
 
 
-def _diverged(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that a loss or gradient is not a finite number."""
+def _find_divergence(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Return a finding if a loss or gradient is not a finite number."""
     names = ("loss/policy", "grad_norm", "entropy", "kl/ref", "kl/update")
     bad = [n for n in names if not math.isfinite(steps[-1].get(n, 0.0))]
     if not bad:
         return None
-    return Finding("diverged", f"{', '.join(bad)} is not a finite number", _smaller_lr(setup))
+    return Finding("diverged", f"{', '.join(bad)} is not a finite number", _lr_advice(setup))
 
 
-def _entropy_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that samples of one prompt are all alike, and the task is not solved."""
+def _find_entropy_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Return a finding if the entropy is near zero although the task is not solved."""
     tail = steps[-FEW_STEPS:]
     values = [step.get("rollout/entropy") for step in tail]
     mean = _mean(tail, "reward/mean")
-    if len(tail) < FEW_STEPS or mean is None or _near_maximum(steps, mean):
+    if len(tail) < FEW_STEPS or mean is None or _is_near_maximum(steps, mean):
         return None
     known = [float(value) for value in values if value is not None]
     if len(known) < FEW_STEPS or max(known) >= ENTROPY_ZERO:
@@ -242,8 +242,8 @@ def _entropy_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     return Finding("entropy_collapse", text, remedy)
 
 
-def _entropy_explosion(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that the entropy has become much larger than at the start."""
+def _find_entropy_explosion(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Return a finding if the entropy has become much larger than at the start."""
     known = [float(s["rollout/entropy"]) for s in steps if "rollout/entropy" in s]
     if len(known) < FEW_STEPS:
         return None
@@ -251,12 +251,12 @@ def _entropy_explosion(steps: Sequence[Metrics], setup: Setup) -> Finding | None
     if now < first + ENTROPY_RISE or now < ENTROPY_FACTOR * first:
         return None
     text = f"the entropy has risen from {first:.2g} to {now:.2g} nats per token"
-    remedy = f"a smaller actor.entropy_coeff; {_smaller_lr(setup)}"
+    remedy = f"a smaller actor.entropy_coeff; {_lr_advice(setup)}"
     return Finding("entropy_explosion", text, remedy)
 
 
-def _kl_jump(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that an update, or all of them together, moved the policy too far."""
+def _find_kl_jump(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Return a finding if one or several updates have moved the policy too far."""
     moved = [s.get("kl/update", 0.0) for s in steps[-2:]]
     away = [s.get("kl/ref", 0.0) for s in steps[-2:]]
     jumped = moved[-1] > KL_JUMP or (len(moved) == 2 and min(moved) > KL_LARGE)
@@ -268,11 +268,11 @@ def _kl_jump(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     )
     if not jumped:
         text = f"the policy is {away[-1]:.3g} nats per token from its reference (kl/ref)"
-    return Finding("kl_jump", text, _smaller_lr(setup))
+    return Finding("kl_jump", text, _lr_advice(setup))
 
 
-def _mismatch(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that sampler and trainer compute different probabilities."""
+def _find_mismatch(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Return a finding if sampler and trainer compute different probabilities."""
     gaps = [s.get("kl/rollout", 0.0) for s in steps[-FEW_STEPS:]]
     if len(gaps) < FEW_STEPS or min(gaps) <= MISMATCH:
         return None
@@ -280,7 +280,7 @@ def _mismatch(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     return Finding("mismatch", text, "rollout.correction=token_tis, or rollout.name=native")
 
 
-def _smaller_lr(setup: Setup) -> str:
+def _lr_advice(setup: Setup) -> str:
     rate = "" if setup.rate is None else f", which is {setup.rate:g}"
     return (
         f"a smaller actor.optim.lr{rate} (a tenth of it), actor.optim.warmup_steps, or a KL "
@@ -288,9 +288,9 @@ def _smaller_lr(setup: Setup) -> str:
     )
 
 
-def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that half of the rollouts or more were truncated."""
-    if (values := _count_share(steps, "rollout/truncated")) is None:
+def _find_truncation(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Return a finding if at least half of the rollouts were truncated."""
+    if (values := _count_affected(steps, "rollout/truncated")) is None:
         return None
     cut, total = values
     text = (
@@ -300,13 +300,13 @@ def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     before = steps[0].get("rollout/truncated", 0.0)
     if before < HALF / 2:
         grown = f"{text}; in the first step {before:.0%} were"
-        return Finding("truncated", grown, f"{_smaller_lr(setup)}; or more room ({setup.limits})")
+        return Finding("truncated", grown, f"{_lr_advice(setup)}; or more room ({setup.limits})")
     return Finding("truncated", text, f"give them more room ({setup.limits})")
 
 
-def _failed(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that half of the rollouts or more failed."""
-    if (values := _count_share(steps, "rollout/failed")) is None:
+def _find_failures(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Return a finding if at least half of the rollouts failed."""
+    if (values := _count_affected(steps, "rollout/failed")) is None:
         return None
     failed, total = values
     causes = {name: steps[-1].get(name, 0.0) for name in _CAUSES}
@@ -316,8 +316,8 @@ def _failed(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     return Finding("failed", text, "look at one: tutelage show RUN --failed")
 
 
-def _broken_tools(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find a tool that fails nearly every call."""
+def _find_broken_tools(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Return a finding if nearly all calls of a tool fail."""
     tail = steps[-PATIENCE:]
     names = {k.split("/")[1] for s in tail for k in s if k.startswith("tools/")} - {"unknown"}
     for name in sorted(names):
@@ -343,19 +343,18 @@ def _broken_tools(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _reward_range(steps: Sequence[Metrics]) -> tuple[float, float] | None:
-    """Return the lowest and the highest reward; None if no rollout was judged."""
+    """Return the lowest and the highest reward, or None if no rollout has a reward."""
     judged = [s for s in steps if "reward/min" in s]
     if not judged:
         return None
     return min(s["reward/min"] for s in judged), max(s["reward/max"] for s in judged)
 
 
-def _near_maximum(steps: Sequence[Metrics], mean: float) -> bool:
+def _is_near_maximum(steps: Sequence[Metrics], mean: float) -> bool:
     if (values := _reward_range(steps)) is None:
         return False
     least, top = values
-    if least >= 0 and top <= 1:
-        top = 1.0
+    top = 1.0 if least >= 0 and top <= 1 else top
     return mean >= least + NEAR_MAXIMUM * (top - least)
 
 
@@ -369,16 +368,16 @@ def _mean(steps: Sequence[Metrics], name: str) -> float | None:
 
 
 def _last_steps(steps: Sequence[Metrics], rollouts: int) -> Sequence[Metrics]:
-    """Return the last steps with at least `rollouts` judged rollouts, three steps at least."""
+    """Return the last steps with at least `rollouts` rewards, but at least three steps."""
     for count in range(FEW_STEPS, min(len(steps), PATIENCE) + 1):
         if _sum(steps[-count:], "rollout/judged") >= rollouts or count == PATIENCE:
             return steps[-count:]
     return ()
 
 
-def _count_share(steps: Sequence[Metrics], name: str) -> tuple[int, int] | None:
-    """Return (rollouts counted by `name`, all rollouts) of the last steps, if it was half or more
-    in each of them."""
+def _count_affected(steps: Sequence[Metrics], name: str) -> tuple[int, int] | None:
+    """Return the numbers of affected and of all rollouts in the last steps in which at least half
+    of the rollouts were affected."""
     length = 0
     for step in reversed(steps):
         if step.get(name, 0.0) < HALF:
@@ -394,6 +393,7 @@ def _count_share(steps: Sequence[Metrics], name: str) -> tuple[int, int] | None:
 
 
 _RULES: tuple[Callable[[Sequence[Metrics], Setup], Finding | None], ...] = (
-    _diverged, _constant_reward, _flat_groups, _solved, _reward_collapse, _entropy_collapse,
-    _entropy_explosion, _kl_jump, _mismatch, _truncated, _failed, _broken_tools,
+    _find_divergence, _find_constant_reward, _find_flat_groups, _find_solved_tasks,
+    _find_reward_collapse, _find_entropy_collapse, _find_entropy_explosion, _find_kl_jump,
+    _find_mismatch, _find_truncation, _find_failures, _find_broken_tools,
 )  # fmt: skip

@@ -52,7 +52,7 @@ _DRAWN_TASKS = 200
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Training, validation and test tasks, and the tasks of the cold start."""
+    """Training, validation, test and cold-start tasks of a run."""
 
     train: Sequence[Task]
     val: Sequence[Task]
@@ -66,13 +66,13 @@ class Tasks:
 
     @property
     def splits(self) -> Mapping[str, Sequence[Task]]:
-        """Training, validation and test tasks by name."""
+        """Training, validation and test tasks by split name."""
         return {"train": self.train, "val": self.val, "test": self.test}
 
 
 @dataclass(frozen=True, slots=True)
 class DemonstrationRows:
-    """Rows of `data.demonstrations`, which are learned before reinforcement learning."""
+    """Demonstrations for supervised training before reinforcement learning."""
 
     rows: Sequence[Demonstration]
     solved: Sequence[Task]
@@ -82,7 +82,7 @@ class DemonstrationRows:
 
 
 def load_demonstration_rows(config: RunConfig) -> DemonstrationRows:
-    """Return the rows of the files and runs of `data.demonstrations`.
+    """Load the demonstrations from the files and runs in `data.demonstrations`.
 
     Raises `DataError` for an invalid row of a file, with line and field, and `RunError` for a run
     that is not a finished evaluation or has no successful rollout.
@@ -105,16 +105,16 @@ def load_demonstration_rows(config: RunConfig) -> DemonstrationRows:
 def _read_successes(
     folder: RunFolder, success: str | None
 ) -> tuple[list[Demonstration], list[Task], str]:
-    """Return the successful rollouts of an evaluation as rows, their tasks, and a text on their
-    cost."""
+    """Read the successful rollouts of an evaluation as demonstrations, with their tasks and a
+    summary of their cost."""
     from tutelage.store.export import chat_rows
 
     path, fields, result = str(folder.path), read_object(folder.config), folder.read_result()
     if fields.get("kind") != "evaluation":
         raise RunError(
-            f"data.demonstrations={path!r} is not a run of `tutelage eval`; use one, or a file of "
-            f"rows, which a training run can also export: tutelage export {path} --format sft "
-            "--out FILE.jsonl"
+            f"data.demonstrations={path!r} is not a run of `tutelage eval`; use such a run, or a "
+            f"file of rows, such as exported from a training run: tutelage export {path} --format "
+            "sft --out FILE.jsonl"
         )
     if result is None:
         raise RunError(
@@ -123,45 +123,45 @@ def _read_successes(
         )
     rule = Success.of(success or fields["success"])
     with open_run(folder) as (store, run_id):
-        won = [rollout for rollout in store.rollouts(run_id) if is_success(rollout, rule)]
+        solved = [rollout for rollout in store.rollouts(run_id) if is_success(rollout, rule)]
     rows: list[Demonstration] = []
     refused: list[str] = []
-    for rollout in won:
+    for rollout in solved:
         for row in chat_rows(rollout):
             try:
                 rows.append(read_demonstration(RawRow(f"{path} {rollout.id}", row), path))
             except DataError as error:
                 refused.append(str(error))
-    left_out = f"; {len(refused)} conversations were skipped: {refused[0]}" if refused else ""
+    skipped = f"; {len(refused)} conversations were skipped: {refused[0]}" if refused else ""
     if not rows:
         raise RunError(
-            f"data.demonstrations={path!r} has no demonstrations: {len(won)} of its "
-            f"{counted(result['rollouts'], 'rollout')} succeeded{left_out}. Evaluate a stronger "
+            f"data.demonstrations={path!r} has no demonstrations: {len(solved)} of its "
+            f"{counted(result['rollouts'], 'rollout')} succeeded{skipped}. Evaluate a stronger "
             "model, or change what counts as success: --success '>=0.5'"
         )
-    calls = sum(len(rollout.last.calls) for rollout in won)
+    calls = sum(len(rollout.last.calls) for rollout in solved)
     origin = (
-        f"{len(won)} of {counted(result['rollouts'], 'rollout')} ({counted(calls, 'call')}) of "
-        f"{path}, which cost {Cost(**result['cost'])}{left_out}"
+        f"{len(solved)} of {counted(result['rollouts'], 'rollout')} ({counted(calls, 'call')}) of "
+        f"{path}, which cost {Cost(**result['cost'])}{skipped}"
     )
-    return rows, [rollout.task for rollout in won], origin
+    return rows, [rollout.task for rollout in solved], origin
 
 
 def environment_of(config: RunConfig) -> EnvironmentFactory | None:
-    """Load the environment of the configuration; None if it has none. Raises `ConfigError`."""
+    """Load the configured environment, or return None if there is none. Raises `ConfigError`."""
     name, kwargs = config.environment.name, config.environment.kwargs
     return None if name is None else load_environment(name, json.loads(kwargs))
 
 
 def reward_of(config: RunConfig) -> RewardFunction | None:
-    """Return the reward of the configuration; None if the environment gives the rewards."""
+    """Load the configured reward, or return None if the environment provides rewards."""
     if config.environment.name is not None and config.agent.reward_name is None:
         return None
     return resolve_reward(config.agent.reward_name or EMBEDDED_REWARD, _tool_options(config))
 
 
 def load_tools(config: RunConfig) -> dict[str, Tool]:
-    """Return the agent's tools; empty without an agent, or if it may not call tools."""
+    """Load the agent's tools, or return an empty dict without an agent or tool calls."""
     if not config.agent.use_agent or config.agent.tool_choice == "none":
         return {}
     usual = WORD_PROBLEM_TOOLS if config.recipe == "word-problems" else EMBEDDED_TOOLS
@@ -183,7 +183,7 @@ def _tool_options(config: RunConfig) -> ToolOptions:
 def offered_tools(
     config: RunConfig, tools: Mapping[str, Tool], *, knows_tools: bool
 ) -> Mapping[str, Tool]:
-    """Return the agent's tools, without default tools that the model's chat template would ignore.
+    """Return the agent's tools, or none if they are defaults that the chat template ignores.
 
     Tools that the configuration names are rejected there instead.
     """
@@ -192,8 +192,8 @@ def offered_tools(
 
 
 def load_tasks(config: RunConfig, environment: EnvironmentFactory | None = None) -> Tasks:
-    """Return the checked tasks of the configured files, else of the environment, else the embedded
-    ones."""
+    """Load and check the tasks from the configured files or the environment, or generate the
+    embedded tasks."""
     data, limit, tested = config.data, drawn_val_tasks(config), most_test_tasks(config)
     if environment is not None and not data.train_files:
         sizes = {"train": data.train_tasks or TRAIN_TASKS, "val": limit, "test": tested or limit}
@@ -209,7 +209,7 @@ def load_tasks(config: RunConfig, environment: EnvironmentFactory | None = None)
             train=make_tasks(level, "train", data.train_tasks or TRAIN_TASKS, config.seed),
             val=make_tasks(level, "val", limit, config.seed),
             test=make_tasks(level, "test", tested or limit, config.seed),
-            shown=_demonstrated_tasks(level, config),
+            shown=_demonstration_tasks(level, config),
             skill=make_tasks("default", "val", min(100, limit), config.seed),
         )
     asked = environment is None  # an environment may ask the question itself
@@ -223,8 +223,8 @@ def load_tasks(config: RunConfig, environment: EnvironmentFactory | None = None)
 
 
 def _load_word_problems(config: RunConfig, val: int, test: int | None) -> Tasks:
-    """Return training and validation tasks by the run's seed, with fixed demonstrations and test
-    tasks."""
+    """Generate word problems. Training and validation tasks depend on the run's seed;
+    demonstrations and test tasks are fixed."""
     level, seed, kinds = config.data.level, config.seed, LEVELS[config.data.level]
     count = config.data.train_tasks or TRAIN_TASKS
     return Tasks(
@@ -237,41 +237,40 @@ def _load_word_problems(config: RunConfig, val: int, test: int | None) -> Tasks:
 
 
 def held_out(
-    tasks: Sequence[Task], limit: int, other: str
+    tasks: Sequence[Task], limit: int, option: str
 ) -> tuple[Sequence[Task], Sequence[Task]]:
-    """Return (kept, held out) tasks; a tenth, at most `limit`, is held out. Raises `ConfigError` if
-    none is kept."""
+    """Split tasks into training tasks and held-out tasks, at most a tenth and at most `limit`.
+    Raises `ConfigError` if no training task remains."""
     kept, held = hold_out(tasks, min(limit, max(1, len(tasks) // 10)))
     if not kept:
-        what = "one training task" if len(tasks) == 1 else f"{len(tasks)} identical training tasks"
-        raise ConfigError(f"cannot split {what}; add tasks or pass {other}")
+        count = "one training task" if len(tasks) == 1 else f"{len(tasks)} identical training tasks"
+        raise ConfigError(f"cannot split {count}; add tasks or pass {option}")
     return kept, held
 
 
 def training_tasks(config: RunConfig) -> Sequence[Task]:
-    """Return the training tasks of a configuration from its current files. Raises `DataError` for
-    missing files."""
+    """Load the training tasks of a configuration. Raises `DataError` if a file is missing."""
     return load_tasks(config, environment_of(config)).train
 
 
 def load_test_tasks(config: RunConfig) -> Sequence[Task]:
-    """Return the checked test tasks of the configured files; empty without files."""
+    """Load the test tasks from the configured files, or return an empty tuple without files."""
     files = config.data.test_files
     return _load_files(files)[: most_test_tasks(config)] if files else ()
 
 
 def drawn_val_tasks(config: RunConfig) -> int:
-    """Return the maximum number of validation tasks that are generated or held out."""
+    """Return the maximum number of generated or held-out validation tasks."""
     return config.trainer.val_tasks or _DRAWN_TASKS
 
 
 def most_test_tasks(config: RunConfig) -> int | None:
-    """Return the maximum number of test tasks; None for all."""
+    """Return the maximum number of test tasks, or None for no limit."""
     return config.trainer.test_tasks or config.trainer.val_tasks
 
 
-def _demonstrated_tasks(level: str, config: RunConfig) -> list[Task]:
-    """Return tasks of the default level, and of the harder one at the rate of `sft.hard_share`."""
+def _demonstration_tasks(level: str, config: RunConfig) -> list[Task]:
+    """Generate tasks of the default level, mixed with harder ones by `sft.hard_share`."""
     easy = make_tasks("default", "train", TRAIN_TASKS, config.seed)
     if level == "default":
         return easy

@@ -34,7 +34,7 @@ AGENT_REWARD = "agent"
 
 @dataclass(frozen=True, slots=True)
 class JobInputs:
-    """Agent to train with its resources, tasks and reward."""
+    """Python objects of a training job: agent, resources, tasks and reward."""
 
     agent: Agent
     resources: NamedResources
@@ -60,19 +60,19 @@ class JobInputs:
 
     @property
     def own_tasks(self) -> bool:
-        """True if the tasks are the caller's instead of the configuration's."""
+        """True if the caller passed tasks instead of using those of the configuration."""
         return self.train is not None or self.test is not None
 
     @property
     def sources(self) -> dict[str, str]:
-        """Hashes of the agent, its reward, its resources and its tasks."""
+        """Hashes of the agent, its reward, its resources and its tasks, by name."""
         splits = {"training": self.train, "validation": self.val, "test": self.test}
         environment = self.environment_source
         return agent_sources(self.agent, self.reward, self.resources, splits, environment)
 
     def record(self, folder: RunFolder, splits: Mapping[str, Sequence[Task]]) -> None:
-        """Write the agent and the tasks to the run folder. Embedded tasks follow from the
-        configuration and are not written."""
+        """Write the agent and the tasks to the run folder. Tasks from the configuration are not
+        written."""
         for split, tasks in splits.items() if self.own_tasks else ():
             if self.train is not None or split == "test":
                 folder.tasks(split).unlink(missing_ok=True)
@@ -97,7 +97,7 @@ class JobInputs:
 
 
 def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
-    """Write tasks, or check that they are those that the run began with. Raises `RunError`."""
+    """Write the tasks of a run. Raises `RunError` if the file exists with different tasks."""
     lines = [json.dumps({**t.fields, "id": t.id}, ensure_ascii=False) + "\n" for t in tasks]
     text = "".join(lines)
     if not path.is_file():
@@ -105,23 +105,22 @@ def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
         write_text(path, text)
     elif path.read_text(encoding="utf-8") != text:
         raise RunError(
-            f"the tasks differ from those that the run started with ({str(path)!r}); pass the same "
+            f"the tasks differ from the original tasks of the run ({str(path)!r}); pass the same "
             "tasks, or another output_dir"
         )
 
 
 def check_python(folder: RunFolder) -> None:
-    """Raise `RunError` for resuming a Python agent's run without the agent."""
+    """Raise `RunError` if the run trains a Python agent, which cannot be resumed by a command."""
     path = folder.agent
     if path.is_file():
         name = json.loads(path.read_text()).get("agent")
         raise RunError(
-            f"the run in {str(folder.path)!r} trains the Python agent {name!r}, which only its "
-            f"program has; resume it there with Trainer(output_dir={str(folder.path)!r}, ...)"
+            f"the run in {str(folder.path)!r} trains the Python agent {name!r}; resume it in "
+            f"its Python program with Trainer(output_dir={str(folder.path)!r}, ...)"
         )
 
 
-def grader_of(given: JobInputs | None, reward: RewardFunction | None) -> RewardFunction | None:
-    """Return the reward function of a job: `reward`, unless an agent came with its own tasks; None
-    if the agent returns its reward."""
-    return given.reward if given is not None and given.own_tasks else reward
+def grader_of(inputs: JobInputs | None, reward: RewardFunction | None) -> RewardFunction | None:
+    """Return the reward function of a job: that of `inputs` if it contains tasks, else `reward`."""
+    return inputs.reward if inputs is not None and inputs.own_tasks else reward

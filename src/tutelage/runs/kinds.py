@@ -33,7 +33,7 @@ FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
 
 @dataclass(frozen=True, slots=True)
 class RunHeader:
-    """Metadata of a run for the store, the loggers and the collector."""
+    """Metadata of a run for the store, the loggers and the trace collector."""
 
     recipe: str
     algorithm: str
@@ -54,7 +54,7 @@ class RunHeader:
 
     @property
     def keys(self) -> JSON:
-        """Requested settings for loggers."""
+        """Requested settings of the run, for loggers."""
         return {"recipe": self.recipe, **self.settings.model_dump(mode="json")}
 
 
@@ -63,7 +63,7 @@ Phase = tuple[str, Callable[["Run"], Coroutine[Any, Any, None] | None]]
 
 
 class RunKind(Protocol):
-    """Interface of a kind of run; an object is one requested run.
+    """Interface of run types. An instance represents one requested run.
 
     `prepare`, `begin` for a new run, `open`, the phases and `result` are called in this order, and
     `close` at the end in any case.
@@ -90,21 +90,21 @@ class RunKind(Protocol):
     @classmethod
     @abstractmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """Return the run that a folder stores. Raises `RunError` or `ConfigError`."""
+        """Load the run of a folder. Raises `RunError` or `ConfigError`."""
         ...
 
     @classmethod
     def report(cls, folder: RunFolder) -> None:
-        """Write the report page of a finished run."""
+        """Write the HTML report of a finished run."""
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
-        """Return the figures of a run for `tutelage compare`."""
+        """Return the summary of a run for `tutelage compare`."""
         return Figures(trained=cls.name, algorithm=cls.name)
 
     @classmethod
     def tools(cls, folder: RunFolder) -> tuple[ToolSpec, ...] | None:
-        """Return the tools of a run's agent; None if only the recorded calls have them.
+        """Return the tools of a run's agent, or None if they are known only from recorded calls.
 
         Code that the configuration names is not run.
         """
@@ -113,24 +113,24 @@ class RunKind(Protocol):
     # ------------------------------------------------------------ of one run
 
     def config(self) -> JSON:
-        """Return the content of `config.json`, without the kind."""
+        """Return the content of `config.json`, except the kind."""
         head = self.head
         return {"config": {"recipe": head.recipe, **_dump(head.settings)}}
 
     def difference(self, folder: RunFolder) -> str | None:
-        """Return how the run in a folder differs from this one; None if they are the same."""
+        """Describe how the run in a folder differs, or return None if it is the same run."""
         was, now = (_dump(s) for s in (stored_settings(folder, self.model), self.head.settings))
         changed = [key for key in now if key not in self.free and was[key] != now[key]]
         keys = [f"{key} ({was[key]!r}, now {now[key]!r})" for key in changed[:5]]
         return f"was started with other settings: {', '.join(keys)}" if keys else None
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
-        """Return hashes of the run's sources besides its keys: files, code, tasks. The names are
-        shown to users. A run is resumed only if they are unchanged."""
+        """Return hashes of the files, code and tasks of a run, by displayed name. A run can be
+        resumed only if they are unchanged."""
         return settings_sources(_dump(self.head.settings), folder)
 
     def extends(self, folder: RunFolder) -> bool:
-        """Return True if this is the run in a folder with more work, such as more steps."""
+        """Return True if this run extends the run in a folder, for example by more steps."""
         return False
 
     def record(self, folder: RunFolder) -> None:
@@ -141,12 +141,12 @@ class RunKind(Protocol):
         record_trust(folder)
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
-        """Return this run as its folder has it, with the objects of the caller."""
+        """Reload this run from a folder, keeping the caller's objects."""
         return type(self).read(folder, progress)
 
     @abstractmethod
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """Read and check all inputs, for a new run or from the last state of a resumed one.
+        """Load and check all inputs of a new run, or the last saved state of a resumed run.
 
         Raises `TutelageError`s before anything of a new run is written.
         """
@@ -155,31 +155,31 @@ class RunKind(Protocol):
     @property
     @abstractmethod
     def head(self) -> RunHeader:
-        """Metadata of the run for store, loggers and collector."""
+        """Metadata of the run for the store, the loggers and the trace collector."""
         ...
 
     def begin(self, folder: RunFolder) -> None:
-        """Write the files of a new run besides its configuration."""
+        """Write the files of a new run, except its configuration."""
 
     def open(self, run: Run) -> None:
-        """Restore what was saved, and report the start to `run.progress`."""
+        """Restore the saved state, and report the start of the run to `run.progress`."""
 
     @property
     def done(self) -> Container[str]:
-        """Phases that an earlier process has finished."""
+        """Names of the phases that earlier processes have finished."""
         return ()
 
     @abstractmethod
     def phases(self) -> Sequence[Phase]:
-        """Return the phases in order. A phase in which a process was stopped is called again by the
-        next."""
+        """Return the phases in order. An interrupted phase is called again when the run is
+        resumed."""
         ...
 
     def enter(self, phase: str) -> None:
         """Handle the start or continuation of a phase."""
 
     def leave(self, phase: str) -> None:
-        """Handle the end of a phase: save what the run and its user need of it."""
+        """Handle the end of a phase, for example by saving its results."""
 
     @abstractmethod
     def result(self, status: str) -> JSON | None:
@@ -190,26 +190,26 @@ class RunKind(Protocol):
         ...
 
     def close(self) -> None:
-        """Close what `prepare` opened."""
+        """Release the resources that `prepare` has opened."""
 
 
 S = TypeVar("S", bound=RunSettings)
 
 
 def stored_settings(folder: RunFolder, model: type[S]) -> S:
-    """Return the settings of the run in a folder. Raises `ConfigError` for an invalid file."""
+    """Load the settings of the run in a folder. Raises `ConfigError` if they are invalid."""
     try:
         told = json.loads(folder.config.read_text(encoding="utf-8"))["config"]
         named = {k: v for k, v in told.items() if k != "recipe" or k in model.model_fields}
         return model.model_validate(named)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{str(folder.config)!r} is not a valid configuration of such a run: {error}"
+            f"{str(folder.config)!r} is not a valid configuration of a run: {error}"
         ) from error
 
 
 def _dump(settings: RunSettings) -> JSON:
-    """Return the settings as JSON, without the output folder."""
+    """Convert settings to JSON, without the output folder."""
     return settings.model_dump(mode="json", exclude={"output", "allow_changes"})
 
 
@@ -222,7 +222,7 @@ BUILT_IN = ("weights", "supervised", "prompt", "planner", "evaluation", "executi
 
 
 def register(kind: type[K]) -> type[K]:
-    """Register a class as a kind by its name; a class decorator.
+    """Class decorator that registers a run type by its name.
 
     Raises `RunError` for a name that another class has.
     """
@@ -231,31 +231,31 @@ def register(kind: type[K]) -> type[K]:
             f"the name {kind.name!r} is reserved for a built-in kind of run; rename "
             f"{kind.__qualname__}"
         )
-    known = _KINDS.setdefault(kind.name, kind)
-    if known.__qualname__ != kind.__qualname__:
+    other = _KINDS.setdefault(kind.name, kind)
+    if other.__qualname__ != kind.__qualname__:
         raise RunError(
-            f"the kind of run {kind.name!r} is already registered by {known.__qualname__}; use "
+            f"the kind of run {kind.name!r} is already registered by {other.__qualname__}; use "
             f"another name for {kind.__qualname__}"
         )
     return kind
 
 
 def check_ranks(kind: type[RunKind]) -> None:
-    """Raise `ConfigError` on the first of several ranks for a kind that runs in one process, and
-    exit silently on the others."""
+    """Check that a run type supports the number of launched ranks. If not, rank 0 raises
+    `ConfigError` and the other ranks exit."""
     size = launched_ranks()
     if kind.several_ranks or size == "1":
         return
     if follows():
         raise SystemExit(0)
     raise ConfigError(
-        f"torchrun started {size} processes, but a run of the kind {kind.name!r} uses one; start "
-        "it without torchrun (or unset WORLD_SIZE)"
+        f"torchrun started {size} processes, but a run of the kind {kind.name!r} supports one; "
+        "start it without torchrun (or unset WORLD_SIZE)"
     )
 
 
 def registered(folder: RunFolder) -> type[RunKind]:
-    """Return the kind of a run. Raises `RunError` for a kind that is not registered."""
+    """Return the type of the run in a folder. Raises `RunError` if the type is not registered."""
     name = name_of(folder)
     if name not in _KINDS:
         known = ", ".join(sorted({*BUILT_IN, *_KINDS}))
@@ -267,7 +267,7 @@ def registered(folder: RunFolder) -> type[RunKind]:
 
 
 def name_of(folder: RunFolder) -> str:
-    """Return the name of a run's kind. Raises `RunError` for a folder without one."""
+    """Read the name of the run type from a folder. Raises `RunError` if there is none."""
     try:
         return str(json.loads(folder.config.read_text(encoding="utf-8"))["kind"])
     except FileNotFoundError:

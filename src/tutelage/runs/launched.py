@@ -10,10 +10,10 @@ import os
 
 
 def launched_ranks() -> str:
-    """Return the number of ranks as text, from WORLD_SIZE; "1" without a launcher."""
+    """Return the environment variable WORLD_SIZE, or "1" without a launcher."""
     return os.environ.get("WORLD_SIZE", "1")
 
 
 def follows() -> bool:
-    """Return True for a rank other than the first, which alone plays, writes and prints."""
+    """Return True for all ranks except rank 0, which alone plays, writes and prints."""
     return launched_ranks() != "1" and os.environ.get("RANK", "0") != "0"

@@ -51,7 +51,7 @@ NOTHING_LEFT = "the run is finished; there is nothing to resume"
 
 @dataclass(slots=True)
 class Run:
-    """One process's work on a run: where its records go, and whether it should stop."""
+    """State of a run in this process: its outputs, its progress display and its stop signal."""
 
     folder: RunFolder
     id: str
@@ -72,7 +72,7 @@ class Run:
     """Content of `result.json`, once the work has ended."""
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Write one line of metrics to the file, the store and the loggers.
+        """Write a line of metrics to the file, the store and the loggers.
 
         A line has `phase`, `step`, and `tick` if phases count on.
         """
@@ -86,11 +86,11 @@ class Run:
             logger.log(line)
 
     def event(self, name: str, **values: Any) -> None:
-        """Record a decision that depended on the clock."""
+        """Record a decision that depends on the wall clock."""
         append_json(self.folder.events, {"event": name, **values})
 
     def decided(self, name: str, phase: str) -> JSON | None:
-        """Return a decision of an earlier process of this run; None if there is none."""
+        """Return a decision recorded by an earlier process, or None if there is none."""
         records = (e for e in self.events if e["event"] == name and e.get("phase") == phase)
         return next(records, None)
 
@@ -98,66 +98,66 @@ class Run:
 # ---------------------------------------------------------------- the ways in
 
 
-def start(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
-    """Run `asked` and return the content of `result.json`; see `begin`.
+def start(job: RunKind, folder: RunFolder, progress: Progress) -> JSON:
+    """Start a run, or resume the same run, and return the content of `result.json`; see `begin`.
 
     An interruption by Ctrl-C or a signal is raised as `KeyboardInterrupt` after everything is
     saved.
     """
-    return _run_to_end(type(asked), begin(asked, folder, progress))
+    return _run_to_end(type(job), begin(job, folder, progress))
 
 
 def resume(
     kind: type[RunKind],
     folder: RunFolder,
     progress: Progress,
-    asked: RunKind | None = None,
+    job: RunKind | None = None,
     *,
     allow_changes: bool = False,
 ) -> JSON:
-    """Resume the run of a folder. `asked` has the objects that no file stores.
+    """Resume the run in a folder. `job` provides the objects that cannot be stored in files.
 
     Raises `RunError` if a source of the run has changed, unless `allow_changes` is True.
     """
-    return _run_to_end(kind, _resume(kind, folder, progress, asked, allow_changes=allow_changes))
+    return _run_to_end(kind, _resume(kind, folder, progress, job, allow_changes=allow_changes))
 
 
-async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
-    """Run `asked`; coroutines among its phases run in this event loop.
+async def begin(job: RunKind, folder: RunFolder, progress: Progress) -> JSON:
+    """Start a run, or resume the same run. Asynchronous phases use the current event loop.
 
     The folder is new, empty, or holds the same run, which is resumed. Raises `RunError` if it holds
     another run, and the errors of the kind.
     """
-    check_ranks(type(asked))
+    check_ranks(type(job))
     if folder.config.is_file():
-        check_place(asked, folder)
-        allowed = asked.head.settings.allow_changes
+        check_place(job, folder)
+        allowed = job.head.settings.allow_changes
         return await _resume(
-            type(asked), folder, progress, asked, allow_changes=allowed, same_result=True
+            type(job), folder, progress, job, allow_changes=allowed, check_finished=True
         )
     if not folder.path.is_dir():
         create(folder.path)
     with locked(folder):
         # What is wrong with the input is found before anything is written.
-        asked.prepare(folder, progress)
-        with closing(asked):
+        job.prepare(folder, progress)
+        with closing(job):
             folder.checkpoints.mkdir(exist_ok=True)
-            check_loggers(asked.head.loggers)
-            claim_name(asked.head, folder)
-            asked.record(folder)
-            asked.begin(folder)
-            return await _run_phases(asked, folder, progress)
+            check_loggers(job.head.loggers)
+            claim_name(job.head, folder)
+            job.record(folder)
+            job.begin(folder)
+            return await _run_phases(job, folder, progress)
 
 
-def check_place(asked: RunKind, folder: RunFolder) -> None:
-    """Raise `RunError` if the folder holds another run."""
-    check_kind(type(asked), folder)
-    if folder.config.is_file() and (difference := asked.difference(folder)):
+def check_place(job: RunKind, folder: RunFolder) -> None:
+    """Raise `RunError` if the folder contains another run."""
+    check_kind(type(job), folder)
+    if folder.config.is_file() and (difference := job.difference(folder)):
         raise _occupied_error(folder, difference)
 
 
 def check_kind(kind: type[RunKind], folder: RunFolder) -> None:
-    """Raise `RunError` for a folder with a run of another kind, or with other files."""
+    """Raise `RunError` if the folder contains a run of another type, or other files."""
     if not folder.config.is_file():
         check_vacant(folder.path)
     elif (name := name_of(folder)) != kind.name:
@@ -171,15 +171,15 @@ def _occupied_error(folder: RunFolder, difference: str) -> RunError:
     )
 
 
-def _run_to_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:
-    """Run the work and return its result, in an event loop if its phases await."""
+def _run_to_end(kind: type[RunKind], coroutine: Coroutine[Any, Any, JSON]) -> JSON:
+    """Run a coroutine to its end and return its result, with an event loop only if it is needed."""
     if kind.awaits:
-        return asyncio.run(work)
+        return asyncio.run(coroutine)
     try:
-        work.send(None)
+        coroutine.send(None)
     except StopIteration as ended:
         return ended.value
-    work.close()
+    coroutine.close()
     raise RunError(f"a phase of the kind {kind.name!r} uses await; set awaits = True in its class")
 
 
@@ -187,26 +187,26 @@ async def _resume(
     kind: type[RunKind],
     folder: RunFolder,
     progress: Progress,
-    asked: RunKind | None,
+    job: RunKind | None,
     *,
     allow_changes: bool,
-    same_result: bool = False,
+    check_finished: bool = False,
 ) -> JSON:
-    """Resume a run. With `same_result`, a finished run must have the same sources."""
+    """Resume a run. With `check_finished`, the sources of a finished run are checked as well."""
     check_ranks(kind)
     if not folder.config.is_file():
         raise RunError(f"{str(folder.path)!r} is not a run folder: it has no config.json")
     with locked(folder):
         finished = folder.read_result()
-        more = asked is not None and asked.extends(folder)
+        more = job is not None and job.extends(folder)
         if finished is not None and finished.get("status") == FINISHED and not more:
-            if same_result and asked is not None:
-                _check_sources(asked, folder, progress, finished=True)
+            if check_finished and job is not None:
+                _check_sources(job, folder, progress, finished=True)
             progress.note(NOTHING_LEFT)
             if not folder.report.is_file():
                 kind.report(folder)  # it was killed between the two
             return finished
-        left = kind.read(folder, progress) if asked is None else asked.again(folder, progress)
+        left = kind.read(folder, progress) if job is None else job.again(folder, progress)
         changed = _check_sources(left, folder, progress, allow_changes=allow_changes)
         left.prepare(folder, progress)
         with closing(left):
@@ -222,7 +222,7 @@ async def _resume(
 
 
 def _check_sources(
-    asked: RunKind,
+    job: RunKind,
     folder: RunFolder,
     progress: Progress,
     *,
@@ -230,24 +230,24 @@ def _check_sources(
     finished: bool = False,
 ) -> dict[str, str] | None:
     """Raise `RunError` if configuration, agent, reward, tools, model or tasks have changed since
-    the run began; if changes are allowed, report them and return the current sources."""
-    sources = asked.sources(folder)
+    the start of the run. If changes are allowed, report them and return the current sources."""
+    sources = job.sources(folder)
     names = [*config_edits(folder), *source_changes(folder, sources)]
     if not names:
         return None
-    message, place = ", ".join(names[:5]), str(folder.path)
+    changes, path = ", ".join(names[:5]), str(folder.path)
     if finished:
         raise RunError(
-            f"the run in {place!r} has finished with different sources: {message}; choose another "
+            f"the run in {path!r} has finished with different sources: {changes}; choose another "
             "--output"
         )
     if not allow_changes:
         raise RunError(
-            f"the run in {place!r} was started with different sources: {message}; restore them, "
+            f"the run in {path!r} was started with different sources: {changes}; restore them, "
             f"choose another --output, or continue with the change: {resume_command(folder.path)} "
             "--allow-changes (in Python: the key allow_changes)"
         )
-    progress.note(f"Warning: continuing the run although {message}")
+    progress.note(f"Warning: continuing the run although {changes}")
     return sources
 
 
@@ -256,11 +256,11 @@ def _check_sources(
 
 @contextmanager
 def opened(
-    head: RunHeader, folder: RunFolder, progress: Progress, *, patient: bool = False
+    head: RunHeader, folder: RunFolder, progress: Progress, *, graceful: bool = False
 ) -> Generator[Run]:
-    """Open the store, loggers and collector of a run, and mark it as running.
+    """Open the store, loggers and trace collector of a run, and mark it as running.
 
-    With `patient` the first Ctrl-C only requests a stop.
+    With `graceful` the first Ctrl-C only requests a stop.
     """
     stop = StopSignal(lambda: progress.note(STOPPING))
     with ExitStack() as stack:
@@ -274,7 +274,7 @@ def opened(
             )
             sent = stack.enter_context(exporter).submit
         loggers = stack.enter_context(open_loggers(head, folder, progress))
-        if patient:
+        if graceful:
             stack.enter_context(stop)
         closing = stack.enter_context(ExitStack())  # a signal is heard when the store is closed
         with deferred_signals():
@@ -290,28 +290,28 @@ def opened(
 # ---------------------------------------------------------------- the work, and its end
 
 
-async def _run_phases(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
+async def _run_phases(job: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     """Run all remaining phases, then write the result and the report."""
-    with opened(asked.head, folder, progress, patient=asked.finishes_step) as run:
-        asked.open(run)
+    with opened(job.head, folder, progress, graceful=job.finishes_step) as run:
+        job.open(run)
         # That of the process before tells nothing of what this one does, were it killed.
         folder.result.unlink(missing_ok=True)
-        with record_outcome(run, asked.result):
-            for name, phase in asked.phases():
-                if name in asked.done:
+        with record_outcome(run, job.result):
+            for name, phase in job.phases():
+                if name in job.done:
                     continue
-                asked.enter(name)
+                job.enter(name)
                 going = phase(run)
                 if going is not None:
                     await going
-                asked.leave(name)
-    asked.report(folder)
+                job.leave(name)
+    job.report(folder)
     return run.result
 
 
 @contextmanager
 def record_outcome(run: Run, result: Callable[[str], JSON | None]) -> Generator[None]:
-    """Write how the work ended, to the folder and to the store: `result` describes each status."""
+    """Context manager that writes the result of a run to its folder and the store."""
     try:
         yield
     except KeyboardInterrupt:
@@ -332,7 +332,7 @@ def record_outcome(run: Run, result: Callable[[str], JSON | None]) -> Generator[
 
 
 def _finish(run: Run, status: RolloutStatus, result: JSON | None) -> None:
-    """Write the result to the folder and to the store."""
+    """Write the result to the run folder and the store."""
     with deferred_signals():
         run.writer.flush()
         try:

@@ -38,19 +38,19 @@ WANDB_HOST = "api.wandb.ai"
 
 
 class Logger(Protocol):
-    """Destination of metrics. Lines come in the order of their ticks, each tick once."""
+    """Interface of metric loggers. Every line is logged once, in the order of ticks."""
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Log one line of `metrics.jsonl`: `phase`, `step`, `tick`, and numbers by name."""
+        """Log a line of `metrics.jsonl`: `phase`, `step`, `tick`, and numbers by name."""
         ...
 
     def close(self) -> None:
-        """Finish writing; the process stops working on the run, and may resume it later."""
+        """Flush and close the logger. A resumed run may open it again."""
         ...
 
 
 def check_loggers(names: Sequence[str]) -> None:
-    """Raise `MissingExtraError` unless the packages of all named loggers are installed."""
+    """Raise `MissingExtraError` if the package of a logger is not installed."""
     for name in names:
         package = PACKAGES.get(name)
         if package is not None and importlib.util.find_spec(package) is None:
@@ -62,7 +62,7 @@ def check_loggers(names: Sequence[str]) -> None:
 
 @contextmanager
 def open_loggers(head: RunHeader, folder: RunFolder, progress: Progress) -> Generator[list[Logger]]:
-    """Yield the configured loggers except console and jsonl; close them at the end.
+    """Open the configured loggers except console and jsonl, and close them at the end.
 
     They contain the run's earlier lines. Raises `RunError` if a logger cannot be reached.
     """
@@ -78,7 +78,7 @@ def open_loggers(head: RunHeader, folder: RunFolder, progress: Progress) -> Gene
 
 
 def select_numbers(line: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a line by the names that loggers show."""
+    """Return the numeric metrics of a line, with the phase as a prefix of their names."""
     front = "" if line["phase"] in OWN_NAMES else f"{line['phase']}/"
     skipped = ("phase", "step", "tick")
     return {f"{front}{k}": float(v) for k, v in line.items() if k not in skipped}
@@ -88,7 +88,7 @@ def select_numbers(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 class _TensorBoardLogger:
-    """Event files in a folder of the run, written again from the start by each process."""
+    """Logger to TensorBoard event files, which are rewritten at the start of each process."""
 
     def __init__(self, head: RunHeader, folder: RunFolder, progress: Progress) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
@@ -101,7 +101,7 @@ class _TensorBoardLogger:
         self._writer.flush()
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Log one scalar per number."""
+        """Log one scalar per metric."""
         for name, value in select_numbers(line).items():
             self._writer.add_scalar(name, value, line["tick"])
 
@@ -114,7 +114,7 @@ class _TensorBoardLogger:
 
 
 class _WandbLogger:
-    """Run of Weights & Biases; offline without a login or a network.
+    """Logger to Weights & Biases, offline if there is no login or network.
 
     An offline record lies in the run folder and is written again by each process with the run's
     identifier, so that `wandb sync` makes one run of it. Online the server knows the last step.
@@ -147,12 +147,12 @@ class _WandbLogger:
             self.log(line)
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Log all numbers of a tick at once."""
+        """Log all metrics of a tick in one call."""
         if line["tick"] >= self._next:
             self._run.log(select_numbers(line), step=line["tick"])
 
     def close(self) -> None:
-        """Wait until everything is written or sent."""
+        """Finish the run and wait until all metrics are written or sent."""
         self._run.finish()
 
 
@@ -177,7 +177,7 @@ def _open_wandb(head: RunHeader, folder: RunFolder, progress: Progress) -> Logge
 
 
 def _has_wandb_login() -> bool:
-    """Return True if a key is set in the environment or in the netrc file."""
+    """Return True if an API key is set in the environment or in the netrc file."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:
@@ -190,7 +190,7 @@ def _has_wandb_login() -> bool:
 
 
 class _MLflowLogger:
-    """Run in an MLflow store: that of `MLFLOW_TRACKING_URI`, or files in the run folder."""
+    """Logger to the MLflow server at `MLFLOW_TRACKING_URI`, or to files in the run folder."""
 
     def __init__(self, head: RunHeader, folder: RunFolder, progress: Progress) -> None:
         from mlflow.exceptions import MlflowException
@@ -225,7 +225,7 @@ class _MLflowLogger:
         return made
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Log all numbers of a tick in one call, with the tick last to mark it complete."""
+        """Log all metrics of a tick in one call, followed by the tick to mark it as complete."""
         from mlflow.entities import Metric
 
         tick = int(line["tick"])
@@ -237,16 +237,15 @@ class _MLflowLogger:
         )
 
     def close(self) -> None:
-        """Mark the run as ended; a resume continues it."""
+        """Mark the MLflow run as ended."""
         self._client.set_terminated(self._run)
 
 
-def _get_identifier(folder: RunFolder, name: str, make: Callable[[], str]) -> str:
-    """Return the run's identifier with a tracker, which is created once and stored, since names may
-    repeat."""
+def _get_identifier(folder: RunFolder, name: str, create: Callable[[], str]) -> str:
+    """Return the stored identifier of the run for a logger, or create and store one."""
     note = folder.path / f"{name}.json"
     if note.is_file():
         return str(json.loads(note.read_text())["run"])
-    made = make()
+    made = create()
     write_json(note, {"run": made})
     return made

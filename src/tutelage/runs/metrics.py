@@ -23,7 +23,7 @@ arguments."""
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return rewards, turns, tokens, failures and tool use of a step, averaged."""
+    """Compute the mean rewards, turns, tokens, failures and tool use of a step."""
     total = len(rollouts)
     causes = failures_by_cause(rollouts)
     out = _reward_metrics(rollouts) | {"rollout/failed": sum(causes.values()) / max(1, total)}
@@ -43,15 +43,15 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _free_logprobs(sampled: Sampled) -> Sequence[float]:
-    """Return the log-probabilities of the tokens that were not forced."""
+    """Return the log-probabilities of the tokens that were not determined by a constraint."""
     if not sampled.allowed:
         return sampled.logprobs
     return [x for x, n in zip(sampled.logprobs, sampled.allowed, strict=True) if n != 1]
 
 
 def _part_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return the mean of each reward part over the rollouts that have it; `rollout/with_<part>` is
-    their number if some judged rollouts lack it, such as failed ones."""
+    """Compute the mean of each reward part. If some rewards lack a part, `rollout/with_<part>` is
+    the number of rollouts that have it."""
     judged = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     parts: dict[str, list[float]] = {}
     for reward in judged:
@@ -66,7 +66,7 @@ def _part_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _reward_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return statistics of the rewards of judged rollouts; only counts if there are none."""
+    """Compute statistics of the rewards, or only counts if no rollout has a reward."""
     rewards = [r.reward.value for r in rollouts if r.reward is not None]
     counts = {"rollout/number": len(rollouts), "rollout/judged": len(rewards)}
     if not rewards:
@@ -107,8 +107,8 @@ def _tool_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def reward_correlations(rollouts: Sequence[Rollout], rule: Success | None) -> dict[str, float]:
-    """Return correlations of the reward in a step: with success if the user defines it, and for
-    graded rewards with length, among rollouts of the most frequent number of turns."""
+    """Compute the correlation of the reward with success, if `rule` is set, and of graded rewards
+    with length, among rollouts with the most frequent number of turns."""
     judged = [(r, r.reward.value) for r in rollouts if r.reward and r.last.failure is None]
     out: dict[str, float] = {}
     if rule is not None:
@@ -125,21 +125,20 @@ def reward_correlations(rollouts: Sequence[Rollout], rule: Success | None) -> di
 
 
 def _add_pearson(out: dict[str, float], name: str, pairs: Sequence[tuple[float, float]]) -> None:
-    """Add Pearson's correlation to `out`, if both values vary."""
+    """Add Pearson's correlation of the pairs to `out` if both variables vary."""
     xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
     if len(set(xs)) > 1 and len(set(ys)) > 1:
         out[f"rollout/{name}_correlation"] = correlation(xs, ys)
 
 
 def failures_by_cause(rollouts: Sequence[Rollout]) -> dict[str, int]:
-    """Return the number of failed rollouts by cause, sorted by name."""
+    """Count the failed rollouts by cause, sorted by name."""
     failures = (r.last.failure for r in rollouts)
     return dict(sorted(Counter(f.cause.value for f in failures if f is not None).items()))
 
 
 def all_failed(rollouts: Sequence[Rollout]) -> list[Failure]:
-    """Return the failures of a step in which every rollout failed, so that it trains or measures
-    nothing; empty otherwise."""
+    """Return the failures if every rollout of a step failed, else an empty list."""
     wrong = FailureCause.ANSWER_ERROR  # an answer that is wrong is something to learn from
     failures = [f for r in rollouts if (f := r.last.failure) is not None and f.cause != wrong]
     measured = any(r.mode is not Mode.TRAIN for r in rollouts)
@@ -149,13 +148,13 @@ def all_failed(rollouts: Sequence[Rollout]) -> list[Failure]:
 
 
 def check_equal_failures(rollouts: Sequence[Rollout], count: int) -> None:
-    """Raise `FailureBudgetError` if all of a run's first rollouts, `count` of them, failed with the
-    same message, apart from the task's name and fields."""
-    named = [(r.task.id, f.message) for r in rollouts if (f := r.last.failure) is not None]
-    told = {text.replace(repr(name), "").partition("; the task has: ")[0] for name, text in named}
-    if len(named) == len(rollouts) and len(told) == 1:
+    """Raise `FailureBudgetError` if the first `count` rollouts of a run all failed with the same
+    message. The task's name and fields are ignored."""
+    errors = [(r.task.id, f.message) for r in rollouts if (f := r.last.failure) is not None]
+    told = {text.replace(repr(name), "").partition("; the task has: ")[0] for name, text in errors}
+    if len(errors) == len(rollouts) and len(told) == 1:
         raise FailureBudgetError(
-            f"no rollout could be graded, and all {count} failed the same way: {named[0][1]}. Fix "
+            f"no rollout could be graded, and all {count} failed the same way: {errors[0][1]}. Fix "
             "the reward, and start again with another --output"
         )
 
@@ -166,7 +165,7 @@ def is_truncated(rollout: Rollout) -> bool:
 
 
 def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> str | None:
-    """Return a warning if a rollout earned less than a failed one would; else None.
+    """Return a warning if a rollout earned less than the failure reward, else None.
 
     A failure in an environment keeps the rewards of its turns.
     """
@@ -178,13 +177,13 @@ def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> st
     return low_reward_text("agent.failure_reward", failure_reward, lowest)
 
 
-def untried_warning(rollouts: Sequence[Rollout], context: int, most: int) -> str | None:
-    """Return a warning if a task's first prompt exceeds the context of `context` tokens; else None.
-    `most` is the model's maximum."""
+def untried_warning(rollouts: Sequence[Rollout], context: int, limit: int) -> str | None:
+    """Return a warning if a task's first prompt exceeds `context` tokens, else None. `limit`
+    is the model's maximum."""
     untried = [r for r in rollouts if r.last.stop == "context" and not r.last.calls]
     if not untried:
         return None
-    longer = ", or raise `rollout.max_len`" if context < most else ", the maximum of the model"
+    longer = ", or raise `rollout.max_len`" if context < limit else ", the maximum of the model"
     return (
         f"the prompt of task {untried[0].task.id!r} is longer than the context of {context} "
         f"tokens, so it is not played and gets the reward of an empty answer ({len(untried)} of "
@@ -193,24 +192,25 @@ def untried_warning(rollouts: Sequence[Rollout], context: int, most: int) -> str
 
 
 def rollout_warnings(
-    rollouts: Sequence[Rollout], failure_reward: float, context: int, most: int
+    rollouts: Sequence[Rollout], failure_reward: float, context: int, limit: int
 ) -> dict[str, str | None]:
-    """Return warnings by a text that each contains: those of the two functions above, and that an
-    agent made no model call."""
+    """Return warnings about low rewards, long prompts and agents without model calls. Each key is a
+    substring of its warning."""
     failures = [f for r in rollouts if (f := r.last.failure) and f.cause is FailureCause.NO_CALLS]
     return {
         "never called": failures[0].message if failures else None,
         "agent.failure_reward": low_reward_warning(rollouts, failure_reward),
-        "longer than the context": untried_warning(rollouts, context, most),
+        "longer than the context": untried_warning(rollouts, context, limit),
     }
 
 
 def unused_template_warnings(
     rollouts: Sequence[Rollout], resources: Mapping[str, object]
 ) -> list[str]:
-    """Warn of prompt templates of which the model calls, tool descriptions included, have neither
-    the longest piece between placeholders nor half of the pairs of neighbouring words: an agent may
-    cut its prompt into list items or wrap it. Without calls there is no warning."""
+    """Return warnings about prompt templates that are not used in model calls or tool descriptions.
+    A template counts as used if a call contains its longest piece between placeholders or half of
+    its pairs of neighbouring words, since an agent may split or wrap its prompt. Without calls
+    there is no warning."""
     calls = [c for r in rollouts for attempt in r.attempts for c in attempt.calls]
     texts = [str(message.content) for call in calls for message in call.messages]
     texts += [tool.description for call in calls for tool in call.tools]
@@ -232,12 +232,12 @@ def unused_template_warnings(
 
 
 def _split_words(text: str) -> list[str]:
-    """Return the words of a text, without numbers, case and punctuation."""
+    """Split a text into lower-case words, without numbers and punctuation."""
     return re.findall(r"[^\W\d_]+", text.casefold())
 
 
 def low_reward_text(key: str, failure_reward: float, lowest: float) -> str:
-    """Return a warning that a failure earns more than some rollouts; `key` is the key to set."""
+    """Format the warning that a failure earns more than some rollouts because of `key`."""
     return (
         f"a rollout earned {lowest:g}, less than the {failure_reward:g} of a failed one ({key}), "
         f"so failing earns more than trying; set {key} to the lowest possible reward, {lowest:g} "

@@ -39,16 +39,17 @@ RISEN = 2.0
 
 
 def examine_learning(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
-    """Yield the findings after the last of `steps`, the metrics of a phase from its first step."""
+    """Yield the current findings. `steps` are the metrics of a phase from its first step on."""
     if not steps:  # a replayed round has played nothing
         return
-    found = (_against_success(steps), _by_length(steps), _lost(steps), _unmoved(steps, setup))
-    found = (*found, _empty_tool(steps), _kl_too_large(steps, setup))
+    found = (_find_inverted_reward(steps), _find_length_reward(steps), _find_lost_rollouts(steps))
+    found = (*found, _find_static_policy(steps, setup), _find_empty_tool(steps))
+    found = (*found, _find_large_kl(steps, setup))
     yield from (finding for finding in found if finding is not None)
 
 
-def _against_success(steps: Sequence[Metrics]) -> Finding | None:
-    """Find that successful rollouts earn less than others."""
+def _find_inverted_reward(steps: Sequence[Metrics]) -> Finding | None:
+    """Return a finding if successful rollouts earn less than others."""
     known = [s for s in steps if "rollout/success_correlation" in s][-FEW_STEPS:]
     value = _weighted_mean(known, "rollout/success_correlation", "rollout/judged")
     if value is None or value > AGAINST:
@@ -58,8 +59,8 @@ def _against_success(steps: Sequence[Metrics]) -> Finding | None:
     return Finding("reward_against_success", text, remedy)
 
 
-def _by_length(steps: Sequence[Metrics]) -> Finding | None:
-    """Find that the reward depends on the length of the reply alone."""
+def _find_length_reward(steps: Sequence[Metrics]) -> Finding | None:
+    """Return a finding if the reward depends only on the length of the reply."""
     tail = [s for s in steps if "rollout/length_correlation" in s][-FEW_STEPS:]
     value = _weighted_mean(tail, "rollout/length_correlation", "rollout/judged")
     if len(tail) < FEW_STEPS or value is None or value < BY_LENGTH:
@@ -72,8 +73,8 @@ def _by_length(steps: Sequence[Metrics]) -> Finding | None:
     return Finding("reward_by_length", text, remedy)
 
 
-def _lost(steps: Sequence[Metrics]) -> Finding | None:
-    """Find that many rollouts have no reward, since a judge or server does not work."""
+def _find_lost_rollouts(steps: Sequence[Metrics]) -> Finding | None:
+    """Return a finding if many rollouts have no reward because a judge or server fails."""
     tail = [s for s in steps if "rollout/number" in s][-FEW_STEPS:]
     total, judged = (sum(s[f"rollout/{of}"] for s in tail) for of in ("number", "judged"))
     if len(tail) < FEW_STEPS or total < MANY_ROLLOUTS or total - judged < LOST * total:
@@ -83,8 +84,8 @@ def _lost(steps: Sequence[Metrics]) -> Finding | None:
     return Finding("lost", text, remedy)
 
 
-def _unmoved(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that no update has changed the policy although there was a gradient.
+def _find_static_policy(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Return a finding if no update has changed the policy although there was a gradient.
 
     Steps of a long warm-up with a small learning rate do not count.
     """
@@ -100,14 +101,13 @@ def _unmoved(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     return Finding("unmoved", text, f"a larger actor.optim.lr{rate}")
 
 
-def _empty_tool(steps: Sequence[Metrics]) -> Finding | None:
-    """Find a tool that returns an empty text for nearly every call."""
+def _find_empty_tool(steps: Sequence[Metrics]) -> Finding | None:
+    """Return a finding if nearly all calls of a tool return an empty text."""
     names = sorted(key.split("/")[1] for key in steps[-1] if key.endswith("/empty"))
     for name in names:
         counts = [s.get(f"tools/{name}/calls", 0.0) * s["rollout/number"] for s in steps]
         shares = [s.get(f"tools/{name}/empty", 0.0) for s in steps]
-        calls = sum(counts)
-        empty = sum(n * share for n, share in zip(counts, shares, strict=True))
+        calls, empty = sum(counts), sum(n * share for n, share in zip(counts, shares, strict=True))
         if calls >= MANY_ROLLOUTS and empty >= EMPTY * calls:
             text = f"{empty:.0f} of {calls:.0f} calls of the tool {name!r} returned nothing"
             remedy = "run the tool by itself; return what it found, or say that there is nothing"
@@ -115,8 +115,8 @@ def _empty_tool(steps: Sequence[Metrics]) -> Finding | None:
     return None
 
 
-def _kl_too_large(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
-    """Find that the KL penalty outweighs the reward, which has not risen."""
+def _find_large_kl(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Return a finding if the KL penalty outweighs a reward that has not risen."""
     known = [s for s in steps if "reward/mean" in s and "kl/pull" in s]
     first, last = known[:FEW_STEPS], known[-FEW_STEPS:]
     if len(known) < 2 * FEW_STEPS or (pull := median(s["kl/pull"] for s in last)) < PULL:
@@ -134,6 +134,6 @@ def _kl_too_large(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
 
 
 def _weighted_mean(steps: Sequence[Metrics], name: str, weight: str) -> float | None:
-    """Return the mean over rollouts; None if they are too few."""
+    """Compute the mean over rollouts, or return None if there are too few."""
     total = sum(s[weight] for s in steps)
     return sum(s[name] * s[weight] for s in steps) / total if total >= MANY_ROLLOUTS else None

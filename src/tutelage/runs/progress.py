@@ -13,8 +13,8 @@ LATER = "time/later"
 
 
 class Progress:
-    """Receiver of a job's progress, which ignores all; override what you need. Every method returns
-    at once."""
+    """Base class of progress displays. Its methods do nothing and must not block when
+    overridden."""
 
     shows = False
     """True if notes are shown; otherwise warnings of a job that Python code started are logged."""
@@ -23,19 +23,19 @@ class Progress:
     """True once the job has begun, so that it can be resumed."""
 
     def start(self, title: str, lines: Mapping[str, str]) -> None:
-        """Receive the job's name and facts (device and why, model, run folder) when it begins."""
+        """Called at the start of a job with its title and facts: device, model, run folder."""
 
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
-        """Receive the start of a phase, with its limit in steps, in seconds, or without one."""
+        """Called at the start of a phase, with its limit in steps or seconds, if any."""
 
     def step(self, done: int, values: Mapping[str, float]) -> None:
-        """Receive the number of finished steps of the phase, with metrics by name."""
+        """Called after a step with the number of finished steps and the metrics by name."""
 
     def evaluation(self, label: str, done: int, total: int) -> None:
-        """Receive the number of finished rollouts of an evaluation."""
+        """Called during an evaluation with the number of finished rollouts."""
 
     def note(self, text: str) -> None:
-        """Receive a message, such as a warning, a checkpoint or a decision."""
+        """Called with a message, such as a warning, a checkpoint or a decision."""
 
     def finish(self) -> None:
-        """Receive the end of the job, successful or not; a display may close."""
+        """Called at the end of the job, whether it succeeded or failed."""

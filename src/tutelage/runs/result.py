@@ -21,9 +21,9 @@ from tutelage.types import JSON, Rollout
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TrainingResult:
-    """Outcome of a run. Rewards and success are means over the test tasks, sampled at the training
-    temperature; None if they were not measured, if more than 1 % of the rollouts were lost, and
-    success also if a graded reward does not define it."""
+    """Outcome of a training run. Rewards and success rates are means over the test tasks, sampled
+    at the training temperature. They are None if they were not measured, if more than 1 % of the
+    rollouts were lost, or if a graded reward does not define success."""
 
     status: str
     """`finished`, or how the run ended earlier."""
@@ -53,7 +53,7 @@ class TrainingResult:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Problems of the training, with remedies."""
+        """Problems found during the training, with suggested fixes."""
         return tuple(self.details.get("warnings", ()))
 
     def __repr__(self) -> str:
@@ -79,9 +79,9 @@ class TrainingResult:
 R = TypeVar("R", bound=TrainingResult)
 
 
-def read_result(folder: RunFolder, details: JSON, kind: type[R], **own: Any) -> R:
-    """Return the result of a run from its folder and its `result.json`; `own` are further fields of
-    the result class."""
+def read_result(folder: RunFolder, details: JSON, kind: type[R], **extra: Any) -> R:
+    """Read the result of a run from its folder and its `result.json`. `extra` contains additional
+    fields of the result class."""
     before = read_evaluation(details, "before_sampled") or StoredEvaluation()
     after = read_evaluation(details, "after_sampled") or StoredEvaluation()
     fields: JSON = {
@@ -101,28 +101,28 @@ def read_result(folder: RunFolder, details: JSON, kind: type[R], **own: Any) -> 
         "metrics": tuple(folder.read_metrics()),
         "details": details,
     }
-    return kind(**fields | own)
+    return kind(**fields | extra)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DevReport:
-    """Summary of a few rollouts before training; its repr is a short table."""
+    """Summary of a few rollouts before training. Its repr is a short table."""
 
     rollouts: tuple[Rollout, ...] = field(repr=False)
 
     @property
     def ok(self) -> bool:
-        """True if every rollout earned a reward and has a call that can be trained."""
-        return all(r.last.failure is None and self._count_trained(r) for r in self.rollouts)
+        """True if every rollout succeeded and has trainable tokens."""
+        return all(r.last.failure is None and self._count_trained_tokens(r) for r in self.rollouts)
 
     @property
     def calls(self) -> int:
-        """Number of model calls of all rollouts."""
+        """Number of model calls in all rollouts."""
         return sum(len(r.last.calls) for r in self.rollouts)
 
     @property
     def agents(self) -> Mapping[str, int]:
-        """Number of calls by agent."""
+        """Number of model calls by agent name."""
         return Counter(c.agent for r in self.rollouts for c in r.last.calls)
 
     @property
@@ -132,12 +132,12 @@ class DevReport:
 
     @property
     def rewards(self) -> list[float | None]:
-        """Reward of each rollout; None for a rollout without one."""
+        """Reward of each rollout, or None if a rollout has no reward."""
         return [None if r.reward is None else r.reward.value for r in self.rollouts]
 
     @property
     def failures(self) -> list[str]:
-        """One line per failed rollout with its cause."""
+        """One line with id, cause and message for each failed rollout."""
         pairs = ((r.id, r.last.failure) for r in self.rollouts)
         return [f"{id}: {f.cause.value}: {f.message}" for id, f in pairs if f is not None]
 
@@ -159,10 +159,10 @@ class DevReport:
         who = ", ".join(dict.fromkeys(call.agent for call in calls))
         made = f"{len(calls)} call{'s' * (len(calls) > 1)} by {who}"
         rows = len(build_rows(calls))
-        tokens = self._count_trained(rollout)
+        tokens = self._count_trained_tokens(rollout)
         return f"{made}, {tokens} trained tokens in {rows} row{'s' * (rows > 1)}"
 
-    def _count_trained(self, rollout: Rollout) -> int:
+    def _count_trained_tokens(self, rollout: Rollout) -> int:
         names = {c.policy for c in rollout.last.calls if c.policy is not None}
         rows = (row for name in names for row in build_rows(rollout.last.calls, name))
         return sum(row.trained for row in rows)

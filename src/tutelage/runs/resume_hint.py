@@ -23,8 +23,8 @@ _SHORT = 120
 
 
 def command_name() -> str:
-    """Return `tutelage`, or `python -m tutelage` if it was started so, or if the shell does not
-    find it."""
+    """Return `tutelage`, or `python -m tutelage` if it was started that way or is not on the
+    PATH."""
     called = Path(sys.argv[0] if sys.argv else "")
     module = called.parts[-2:] == (_NAME, "__main__.py")
     if module or (called.name == _NAME and shutil.which(_NAME) is None):
@@ -33,13 +33,13 @@ def command_name() -> str:
 
 
 def resume_command(run: Path) -> str:
-    """Return the command that resumes the run in this folder."""
+    """Return the shell command that resumes a run."""
     return f"{command_name()} resume {shlex.quote(str(run))}"
 
 
 def resume_hint(run: Path) -> str:
-    """Return a sentence on how to resume a run: its command, or the program with its agent; for a
-    finished run how to show it."""
+    """Return a sentence that explains how to resume a run, or how to show the result of a finished
+    run."""
     result = _read_fields(run / "result.json")
     if result.get("status") == "finished" or "rollout" in result:
         return f"It has finished; see its result: {command_name()} show {shlex.quote(str(run))}"
@@ -50,8 +50,8 @@ def resume_hint(run: Path) -> str:
 
 
 def format_question(task: Task) -> str | None:
-    """Return the arguments of `tutelage ask` for a task, quoted for a shell: the question, and its
-    prices. None for a question that does not fit a line."""
+    """Format a task as shell-quoted arguments of `tutelage ask`, or return None if its question
+    does not fit on a line."""
     question = task.input if task.has_input else None
     if not isinstance(question, str) or not question.isprintable() or len(question) > _SHORT:
         return None
@@ -64,7 +64,7 @@ def format_question(task: Task) -> str | None:
 
 
 def _read_fields(file: Path) -> dict[str, Any]:
-    """Return the JSON object of a file; empty if it cannot be read."""
+    """Read a JSON object from a file, or return an empty dict if this fails."""
     with suppress(OSError, ValueError):
         return dict(json.loads(file.read_text(encoding="utf-8")))
     return {}

@@ -15,7 +15,7 @@ from tutelage.statistics.outcome import too_many_lost
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """Amounts that a search spends."""
+    """Resources spent by a prompt search."""
 
     rollouts: int = 0
     task_calls: int = 0
@@ -29,11 +29,11 @@ class Spend:
     def __sub__(self, other: Spend) -> Spend:
         return self + other * -1
 
-    def __mul__(self, times: int) -> Spend:
-        return Spend(*(amount * times for amount in astuple(self)))
+    def __mul__(self, factor: int) -> Spend:
+        return Spend(*(amount * factor for amount in astuple(self)))
 
     def to_dict(self) -> dict[str, int | float]:
-        """Return the amounts as JSON data."""
+        """Convert the amounts to JSON data."""
         return asdict(self)
 
 
@@ -42,8 +42,8 @@ COUNTED = tuple(f.name for f in fields(Spend))
 
 @dataclass(frozen=True, slots=True)
 class CandidateSummary:
-    """Candidate of a round. Wins, losses and ties are against its first parent, on the validation
-    tasks that both have played."""
+    """Result of a candidate prompt in a round. Wins, losses and ties are counted against its first
+    parent, on validation tasks that both have played."""
 
     id: str
     operation: str
@@ -59,7 +59,7 @@ class CandidateSummary:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Round of a search: its initial prompt with rewards, then the candidates."""
+    """Round of a prompt search: the rewards of its initial prompt and its candidates."""
 
     number: int
     """Number of the round, from 1."""
@@ -87,20 +87,19 @@ class Round:
 
     @property
     def tasks(self) -> str:
-        """Number of tasks of those rollouts, as `6`, or `6 of 20` for a larger split."""
+        """Number of played tasks as text, such as `6`, or `6 of 20` if the split is larger."""
         tasks = self.rollouts // self.samples
         return f"{tasks} of {self.available}" if tasks < self.available else str(tasks)
 
     @property
     def average(self) -> float | None:
-        """Mean reward; None if there is none."""
+        """Mean reward, or None if too many rollouts were lost."""
         if too_many_lost(len(self.rewards), self.rollouts):
             return None
         return sum(self.rewards) / len(self.rewards)
 
     def metrics(self) -> dict[str, float]:
-        """Return the mean reward with the counts of rollouts and judged ones; empty without
-        rollouts."""
+        """Return the mean reward and the numbers of rollouts, or an empty dict without rollouts."""
         if not self.rollouts:
             return {}
         fields = {} if self.average is None else {"reward/mean": self.average}
@@ -108,11 +107,11 @@ class Round:
 
 
 class Observer:
-    """Receiver of a search's events, which ignores all; override what you need. Every method
-    returns at once."""
+    """Base class for observers of a prompt search. Its methods do nothing and must not block when
+    overridden."""
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
-        """Receive the number of finished rollouts of a batch; `spent` is the cost before it."""
+        """Called with the number of finished rollouts of a batch. `spent` is the cost before it."""
 
     def round(self, found: Round) -> None:
-        """Receive a finished round."""
+        """Called after a round of the search."""

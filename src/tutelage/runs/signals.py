@@ -32,7 +32,7 @@ _reason: dict[int, str] = {}
 
 
 class StopRequested(KeyboardInterrupt):
-    """Interruption of this process by a signal."""
+    """Exception raised when a signal interrupts this process."""
 
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(number)
@@ -46,20 +46,20 @@ class StopRequested(KeyboardInterrupt):
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code after an interruption, as in shells."""
+    """Return the exit code for an interruption, following the convention of shells."""
     return 128 + (error.number if isinstance(error, StopRequested) else signal.SIGINT)
 
 
 def ask_to_end(reason: str) -> None:
-    """Interrupt the main thread as SIGTERM does, with a reason for the message. Any thread may call
-    this. Without a handler of SIGTERM, which would kill the process, nothing happens."""
+    """Interrupt the main thread like SIGTERM, with a reason for the message. This can be called
+    from any thread and does nothing if no SIGTERM handler is installed."""
     if callable(signal.getsignal(signal.SIGTERM)):
         _reason[signal.SIGTERM] = reason
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
 def _set_handler(number: int, handler: Handler) -> Any:
-    """Install `handler` for a signal; return the previous handler, or None if it is not installed.
+    """Install `handler` for a signal. Returns the previous handler, or None if none was installed.
 
     It is not installed outside of the main thread, where Python allows no change, nor for an
     ignored SIGHUP.
@@ -71,20 +71,20 @@ def _set_handler(number: int, handler: Handler) -> Any:
 
     process = os.getpid()
 
-    def heard(number: int, frame: FrameType | None) -> Any:
+    def wrapper(number: int, frame: FrameType | None) -> Any:
         if os.getpid() != process:  # a fork, as multiprocessing makes them, has this handler too
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         if number == HANGUP:
-            _leave_lost_terminal()
+            _redirect_output()
         return handler(number, frame)
 
-    return signal.signal(number, heard)
+    return signal.signal(number, wrapper)
 
 
 @contextlib.contextmanager
-def _handle(numbers: Collection[int], handler: Handler) -> Generator[Collection[int]]:
-    """Install `handler` for signals inside the block; yield the signals for which it was
+def _install_handler(numbers: Collection[int], handler: Handler) -> Generator[Collection[int]]:
+    """Context manager that installs a signal handler and yields the signals for which it was
     installed."""
     before = {number: _set_handler(number, handler) for number in numbers}
     heard = {number: old for number, old in before.items() if old is not None}
@@ -96,13 +96,13 @@ def _handle(numbers: Collection[int], handler: Handler) -> Generator[Collection[
 
 
 def handle_signals() -> None:
-    """Raise `StopRequested` at SIGTERM and SIGHUP for the rest of this process, as at Ctrl-C."""
+    """Install handlers that raise `StopRequested` on SIGTERM and SIGHUP."""
     for number in ENDING:
         _set_handler(number, _raise_stop)
 
 
 def end_processes(roots: Collection[int], number: int) -> None:
-    """Send a signal to processes and to all their descendants in `/proc`, except this process."""
+    """Send a signal to processes and all their descendants in `/proc`, except this process."""
     parents: dict[int, int] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended meanwhile
@@ -117,14 +117,15 @@ def end_processes(roots: Collection[int], number: int) -> None:
 
 @contextlib.contextmanager
 def graceful_exit() -> Generator[None]:
-    """Let the block save its state before SIGTERM or SIGHUP end this process.
+    """Context manager that raises `StopRequested` on SIGTERM and SIGHUP, to allow the block to save
+    its state.
 
     For code that others call: signals that the program handles itself are left alone.
     """
     numbers = [n for n in ENDING if signal.getsignal(n) is signal.SIG_DFL]
     heard: Collection[int] = ()
     try:
-        with _handle(numbers, _raise_stop) as heard:
+        with _install_handler(numbers, _raise_stop) as heard:
             yield
     except StopRequested as stopped:
         if stopped.number in heard:
@@ -134,20 +135,20 @@ def graceful_exit() -> Generator[None]:
 
 @contextlib.contextmanager
 def deferred_signals() -> Generator[None]:
-    """Delay interruptions until the block ends.
+    """Context manager that delays interruptions until its end.
 
     For short work that must not be interrupted, such as opening and closing a database.
     """
     asked: list[int] = []
-    with _handle((signal.SIGINT, *ENDING), lambda number, _: asked.append(number)):
+    with _install_handler((signal.SIGINT, *ENDING), lambda number, _: asked.append(number)):
         yield
     if asked:
         signal.raise_signal(asked[0])
 
 
-def _leave_lost_terminal() -> None:
-    """Redirect output to the null device after the terminal is closed, since writing would fail
-    while state is saved."""
+def _redirect_output() -> None:
+    """Redirect the output of a closed terminal to the null device, so that later writes do not
+    fail."""
     with contextlib.suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for fd in (1, 2):
@@ -162,14 +163,14 @@ def _raise_stop(number: int, frame: FrameType | None) -> None:
 
 
 class StopSignal:
-    """Stop request by a first Ctrl-C, SIGTERM or SIGHUP: the job ends after its step; a second
-    signal interrupts it. It has no effect before it is entered."""
+    """Context manager in which a first Ctrl-C, SIGTERM or SIGHUP requests a stop after the current
+    step, and a second one interrupts the job."""
 
-    def __init__(self, on_ask: Callable[[], None]) -> None:
+    def __init__(self, on_request: Callable[[], None]) -> None:
         self.asked = False
-        self._on_ask = on_ask
+        self._on_ask = on_request
         self._number = int(signal.SIGINT)
-        self._handled = _handle((signal.SIGINT, *ENDING), self._handle)
+        self._handled = _install_handler((signal.SIGINT, *ENDING), self._handle)
 
     def __enter__(self) -> StopSignal:
         self._handled.__enter__()
@@ -179,7 +180,7 @@ class StopSignal:
         self._handled.__exit__(None, None, None)
 
     def stopped(self) -> StopRequested:
-        """Return the interruption to raise."""
+        """Create the exception for the interruption."""
         return StopRequested(self._number)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

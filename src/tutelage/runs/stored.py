@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
-    """Yield the store of a run, and the run's id in it. Raises `RunError` if there is no store
-    yet."""
+    """Open the store of a run and yield it with the run's id. Raises `RunError` if there is no
+    store yet."""
     from tutelage.store import open_store
 
     address = folder.store_address()
@@ -39,8 +39,7 @@ def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
 
 
 def find_run_id(store: Store, folder: RunFolder, *, own: bool) -> str:
-    """Return the id of a folder's run in its store: the name that the folder had when the run
-    began.
+    """Return the id of a run in its store, which is the original name of its folder.
 
     With a store of its `own`, the id is known even if the folder was renamed or copied.
     """
@@ -49,7 +48,7 @@ def find_run_id(store: Store, folder: RunFolder, *, own: bool) -> str:
 
 
 def stored_row(head: RunHeader, folder: RunFolder, config: JSON) -> dict[str, Any]:
-    """Return the row of a run in the store, when it begins or resumes."""
+    """Return the database row of a run that starts or resumes."""
     return {
         "name": head.title or folder.name,
         "recipe": head.recipe,
@@ -62,8 +61,8 @@ def stored_row(head: RunHeader, folder: RunFolder, config: JSON) -> dict[str, An
 
 
 def claim_name(head: RunHeader, folder: RunFolder) -> None:
-    """Claim the name of a new run in a shared database. Raises `StoreError` for a database that
-    cannot be opened, or has a run of that name."""
+    """Reserve the name of a new run in a shared database. Raises `StoreError` if the database
+    cannot be opened or already has a run with this name."""
     from tutelage.store import open_store
 
     if head.store is not None:
@@ -73,23 +72,23 @@ def claim_name(head: RunHeader, folder: RunFolder) -> None:
 
 
 def check_owner(head: RunHeader, folder: RunFolder) -> None:
-    """Raise `RunError` if a shared database has no run of this name to resume, or has it for
-    another folder."""
+    """Raise `RunError` if a shared database has no run with this name, or if it belongs to another
+    folder."""
     from tutelage.store import open_store
 
     if head.store is None:
         return
     with open_store(head.store) as store:
-        place = next((run.folder for run in store.runs() if run.id == folder.name), None)
-    if place is None:
+        owner = next((run.folder for run in store.runs() if run.id == folder.name), None)
+    if owner is None:
         raise RunError(
             f"the store has no run {folder.name!r}, although this run has started; if the folder "
-            "was renamed, or is a link, use its original name, by which the record is found; to "
-            "start a new record, resume with --allow-changes (in Python: the key allow_changes)"
+            "was renamed or is a link, use its original name; to start a new record, resume with "
+            "--allow-changes (in Python: the key allow_changes)"
         )
-    if Path(place).resolve() != folder.path.resolve():
+    if Path(owner).resolve() != folder.path.resolve():
         raise RunError(
-            f"the run {folder.name!r} in the store belongs to the folder {place!r}, not to "
+            f"the run {folder.name!r} in the store belongs to the folder {owner!r}, not to "
             f"{str(folder.path.absolute())!r}. If the folder was moved, continue with "
             "--allow-changes (in Python: the key allow_changes); a copy would mix both records"
         )

@@ -27,7 +27,7 @@ _COUNTS = ("rollouts", "judged", "lost", "failed", "reason", "no_calls")
 
 
 class StoredEvaluation(BaseModel):
-    """Evaluation in a result; missing parts are None."""
+    """Evaluation in a result file. Missing values are None."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, allow_inf_nan=False)
 
@@ -44,7 +44,7 @@ class StoredEvaluation(BaseModel):
 
     @property
     def counts(self) -> tuple[int, int] | None:
-        """Numbers of judged rollouts and of all; None if unknown."""
+        """Numbers of judged rollouts and of all rollouts, or None if unknown."""
         if self.rollouts is None or self.judged is None:
             return None
         return self.judged, self.rollouts
@@ -56,18 +56,18 @@ class StoredEvaluation(BaseModel):
 
     @property
     def uncalled(self) -> bool:
-        """True if some, but not all, of the rollouts that did not fail made no model call."""
+        """True if some, but not all, rollouts without a failure made no model call."""
         return 0 < (self.no_calls or 0) < (self.judged or 0) - sum(self.failed.values())
 
     @property
     def eventful(self) -> bool:
-        """True if some rollouts were lost, failed or, unlike others, made no model call."""
+        """True if some rollouts were lost, failed, or made no model call unlike the others."""
         return bool(self.lost or self.failed) or self.uncalled
 
 
 def evaluation_keys(name: str, record: Mapping[str, Any] | None, kind: RewardKind) -> JSON:
-    """Return the keys of an evaluation in a result; `record` is `Evaluation.record()`, None if it
-    was not measured. `kind` is that of the whole run."""
+    """Return the result fields of an evaluation. `record` is `Evaluation.record()`, or None if it
+    was not measured; `kind` is the kind of rewards in the run."""
     if record is None:
         return {f"success_{name}": None}
     defined, families = kind.has_success, record.get("by_family")
@@ -82,7 +82,7 @@ def evaluation_keys(name: str, record: Mapping[str, Any] | None, kind: RewardKin
 
 
 def read_evaluation(result: Mapping[str, Any], name: str) -> StoredEvaluation | None:
-    """Return the evaluation of a name; None if the result has none. Missing parts raise nothing."""
+    """Read an evaluation from a result by its name, or return None if it is missing."""
     counts = result.get(f"judged_{name}")
     stored_evaluation = evaluation_of_record(
         {
@@ -97,47 +97,47 @@ def read_evaluation(result: Mapping[str, Any], name: str) -> StoredEvaluation | 
 
 
 def evaluation_of_record(record: Mapping[str, Any]) -> StoredEvaluation:
-    """Return the evaluation of an `Evaluation.record()`; empty for a damaged record."""
+    """Parse an `Evaluation.record()`. Returns an empty evaluation if it is invalid."""
     with suppress(ValidationError):
         return StoredEvaluation.model_validate({k: v for k, v in record.items() if v is not None})
     return StoredEvaluation()
 
 
 def is_graded(result: Mapping[str, Any]) -> bool:
-    """Return True if the run's headline is its mean reward."""
+    """Return True if the main result of the run is its mean reward."""
     return result.get("graded") is True
 
 
 def control_estimator(result: Mapping[str, Any]) -> str | None:
-    """Return the estimator of the control run; None without one."""
+    """Return the advantage estimator of the control run, or None if there is no control run."""
     found = result.get("control_estimator")
     return found if isinstance(found, str) and found else None
 
 
-def judged_text(found: StoredEvaluation) -> str:
-    """Return `190 of 200 judged; 10 lost: 10 no reward (...)`; empty if counts are unknown."""
-    if found.rollouts is None or found.judged is None:
+def judged_text(evaluation: StoredEvaluation) -> str:
+    """Format counts as `190 of 200 judged; 10 lost: ...`, or return "" if they are unknown."""
+    if evaluation.rollouts is None or evaluation.judged is None:
         return ""
-    words = f"{found.judged} of {found.rollouts} judged"
-    if found.lost:
-        lost = found.rollouts - found.judged
-        reason = f" ({found.reason})" if found.reason else ""
-        words += f"; {lost} lost: {_format_causes(found.lost)}{reason}"
-    if found.failed:
-        words += f"; failed, and counted so: {_format_causes(found.failed)}"
-    if found.uncalled:
-        words += f"; warning: {found.no_calls} made no model call and count as graded: "
+    words = f"{evaluation.judged} of {evaluation.rollouts} judged"
+    if evaluation.lost:
+        lost = evaluation.rollouts - evaluation.judged
+        reason = f" ({evaluation.reason})" if evaluation.reason else ""
+        words += f"; {lost} lost: {_format_causes(evaluation.lost)}{reason}"
+    if evaluation.failed:
+        words += f"; failed, and counted so: {_format_causes(evaluation.failed)}"
+    if evaluation.uncalled:
+        words += f"; warning: {evaluation.no_calls} made no model call and count as graded: "
         words += "give the agent's client llm.endpoint and llm.api_key"
     return words
 
 
 def _format_causes(causes: Mapping[str, int]) -> str:
-    """`12 timeout, 1 agent error`."""
+    """Format counts of causes as `12 timeout, 1 agent error`."""
     return ", ".join(f"{number} {format_cause(cause)}" for cause, number in causes.items())
 
 
 def judged_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines on how many rollouts were judged: one if all were, else one per evaluation."""
+    """Yield the numbers of judged rollouts as text, in one line if all were judged."""
     stored_evaluations = {
         key: one for key in EVALUATIONS if (one := read_evaluation(result, key)) is not None
     }
@@ -168,36 +168,36 @@ EVALUATIONS = (*(f"{side}_{kind}" for side in SIDES for kind in KINDS), NO_TOOLS
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """Quantity of an evaluation: success rate or mean reward."""
+    """Reported quantity of an evaluation: success rate or mean reward."""
 
     name: str
     value: Callable[[StoredEvaluation], float | None]
     interval: Callable[[StoredEvaluation], Interval | None]
 
-    def of(self, found: StoredEvaluation | None) -> float | None:
-        """Return the value; None if there is none."""
-        return None if found is None or found.withheld else self.value(found)
+    def of(self, result: StoredEvaluation | None) -> float | None:
+        """Return the value of an evaluation, or None if there is none."""
+        return None if result is None or result.withheld else self.value(result)
 
-    def has(self, found: StoredEvaluation | None) -> bool:
-        """True if a value exists or is withheld."""
-        return found is not None and (found.withheld or self.value(found) is not None)
+    def has(self, result: StoredEvaluation | None) -> bool:
+        """Return True if an evaluation has a value, or lost too many rollouts to report it."""
+        return result is not None and (result.withheld or self.value(result) is not None)
 
     def cell(
-        self, found: StoredEvaluation | None, words: Callable[[float], str], *, ends: bool = False
+        self, result: StoredEvaluation | None, fmt: Callable[[float], str], *, ends: bool = False
     ) -> str:
-        """Return the value formatted by `words`, with its interval if `ends` is True; the number of
-        judged rollouts if the value is withheld."""
-        if found is not None and found.withheld:
-            return f"{found.judged} of {found.rollouts} judged"
-        value = self.of(found)
-        interval = self.ends(found, words) if ends else ""
+        """Format the value of an evaluation, optionally with its interval. If too many rollouts
+        were lost, the number of judged rollouts is returned."""
+        if result is not None and result.withheld:
+            return f"{result.judged} of {result.rollouts} judged"
+        value = self.of(result)
+        interval = self.ends(result, fmt) if ends else ""
         message = f" (95 % interval {interval})" if interval else ""
-        return "" if value is None else words(value) + message
+        return "" if value is None else fmt(value) + message
 
-    def ends(self, found: StoredEvaluation | None, words: Callable[[float], str]) -> str:
-        """Return the interval as `0.49 to 0.61`."""
-        ends = None if found is None or found.withheld else self.interval(found)
-        return "" if ends is None else f"{words(ends[0])} to {words(ends[1])}"
+    def ends(self, result: StoredEvaluation | None, fmt: Callable[[float], str]) -> str:
+        """Format the confidence interval as `0.49 to 0.61`."""
+        ends = None if result is None or result.withheld else self.interval(result)
+        return "" if ends is None else f"{fmt(ends[0])} to {fmt(ends[1])}"
 
 
 SUCCESS = Quantity("success", lambda m: m.success, lambda m: m.success_interval)
@@ -205,7 +205,7 @@ REWARD = Quantity("mean reward", lambda m: m.reward, lambda m: m.reward_interval
 
 
 def quantities(graded: bool, has_success: bool = True) -> tuple[Quantity, ...]:
-    """Return the quantities of a run, the headline first: the mean of a graded reward."""
+    """Return the reported quantities of a run, with its main result first."""
     if not graded:
         return SUCCESS, REWARD
     return (REWARD, SUCCESS) if has_success else (REWARD,)

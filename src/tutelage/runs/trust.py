@@ -30,7 +30,7 @@ def _is_code(reference: str) -> bool:
 
 
 def find_code(folder: RunFolder) -> list[str]:
-    """Return all code that the configuration of a run names."""
+    """Return all references to code in the configuration of a run."""
     try:
         told = json.loads(folder.config.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -41,8 +41,7 @@ def find_code(folder: RunFolder) -> list[str]:
 
 
 def record_trust(folder: RunFolder) -> None:
-    """Record that a run was begun here. If the record cannot be written, `--trust` is needed
-    later."""
+    """Record that a run was started on this machine. If this fails, `--trust` is required later."""
     if not find_code(folder):
         return
     mark = _trust_file(folder)
@@ -52,7 +51,7 @@ def record_trust(folder: RunFolder) -> None:
 
 
 def check_trusted(folder: RunFolder, code: Sequence[str], *, trust: bool) -> None:
-    """Raise `ConfigError` if `code`, named by a run of another user, would be run."""
+    """Raise `ConfigError` if a run of another user refers to code, unless `trust` is True."""
     named = [reference for reference in code if _is_code(reference)]
     if trust or not named or _trust_file(folder).is_file():
         return
@@ -64,7 +63,7 @@ def check_trusted(folder: RunFolder, code: Sequence[str], *, trust: bool) -> Non
 
 
 def state_folder() -> Path:
-    """Return the folder of this user's records of runs, outside of the run folders."""
+    """Return the folder of this user's records of runs, outside of all run folders."""
     state = os.environ.get("XDG_STATE_HOME", "").strip()
     return (Path(state) if state else Path("~/.local/state").expanduser()) / "tutelage"
 
@@ -76,7 +75,7 @@ def _trust_file(folder: RunFolder) -> Path:
 
 
 def iter_texts(value: Any) -> Iterator[str]:
-    """Yield the texts in nested lists and dicts, in order."""
+    """Yield all strings in nested lists and dicts, in order."""
     stack: list[Any] = [value]
     while stack:
         here = stack.pop()

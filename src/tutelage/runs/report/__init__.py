@@ -15,7 +15,7 @@ from tutelage.runs.folder import RunFolder, write_text
 
 
 def write_report(folder: RunFolder) -> Path:
-    """Write `report.html` of a run, finished or not, and return its path.
+    """Write the HTML report of a run, finished or not, and return its path.
 
     The same folder gives the same bytes. Missing parts of the folder are left out with a remark.
     Raises `MissingExtraError` without the `train` extra and `RunError` if the file cannot be

@@ -26,8 +26,8 @@ MAX_DLOGP = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Drawing with its title, an explanation, and its legend with role, style and label of each
-    curve; `value` is its last y."""
+    """Chart with title, explanation and legend (role, style and label of each curve). `value` is
+    the last y."""
 
     title: str
     note: str
@@ -83,9 +83,9 @@ _DIAGNOSTICS = (
 
 
 def draw_charts(source: ReportSource) -> dict[str, Any]:
-    """Return the charts of a page: learning curves, RL beside the control, and diagnostics."""
+    """Create the charts of a report: learning curves, RL and control run, diagnostics."""
     curves = (*_supervised_charts(source), _reward_chart(source))
-    small = [_diagnostic_chart(source, d) for d in (*_DIAGNOSTICS, *_reward_parts(source))]
+    small = [_diagnostic_chart(source, d) for d in (*_DIAGNOSTICS, *_reward_diagnostics(source))]
     small.append(_tool_errors_chart(source))
     return {
         "control_chart": _control_chart(source),
@@ -94,8 +94,8 @@ def draw_charts(source: ReportSource) -> dict[str, Any]:
     }
 
 
-def smoothed(points: Points, window: int) -> Points:
-    """Return the mean of each point and its predecessors, `window` points in all."""
+def moving_average(points: Points, window: int) -> Points:
+    """Compute the moving average of points over `window` points."""
     ys = [y for _, y in points]
     return tuple(
         (x, sum(ys[max(0, i + 1 - window) : i + 1]) / min(window, i + 1))
@@ -103,25 +103,25 @@ def smoothed(points: Points, window: int) -> Points:
     )
 
 
-def _course(points: Points, label: str) -> list[tuple[Series, str]]:
-    """Return a curve of every step, smoothed if there are many, with its legend."""
+def _metric_curves(points: Points, label: str) -> list[tuple[Series, str]]:
+    """Return the curve of a metric with its legend, smoothed if there are many steps."""
     window = max(1, len(points) // 20)
     if window == 1:
         return [(Series(points, "train"), label)]
-    smooth = Series(smoothed(points, window), "train")
+    smooth = Series(moving_average(points, window), "train")
     return [(Series(points, "train", "thin"), ""), (smooth, f"{label}, mean of {window} steps")]
 
 
 def _reward_chart(source: ReportSource) -> Chart | None:
-    """Return the chart of the mean reward per RL step, with success if it was measured."""
-    reward, what = source.curve("rl", "reward/mean"), _held_out(source)
+    """Create the chart of the mean reward per RL step, with success if it was measured."""
+    reward, what = source.curve("rl", "reward/mean"), _val_metric(source)
     sampled = source.curve("rl", f"val/{what}_sampled")
     greedy = source.curve("rl", f"val/{what}_greedy")
-    return _chart(
+    return _make_chart(
         f"Reward and {success_title(source.result, what, 'val')}",
         "Reward is the mean over the rollouts of a step, on training tasks.",
         [
-            *_course(reward, "reward"),
+            *_metric_curves(reward, "reward"),
             (
                 Series(greedy, "after", "dashes"),
                 success_title(source.result, f"{what}, greedy", "val"),
@@ -136,25 +136,25 @@ def _reward_chart(source: ReportSource) -> Chart | None:
     )
 
 
-def _held_out(source: ReportSource) -> str:
-    """Return the curves of validation: success if it is defined, else the mean reward."""
+def _val_metric(source: ReportSource) -> str:
+    """Return the name of the validation metric: `success` if it is defined, else `reward`."""
     return "success" if source.kind.has_success else "reward"
 
 
 def _supervised_charts(source: ReportSource) -> Iterator[Chart | None]:
-    """Return the charts of the loss on demonstrations, and of greedy success in a cold start."""
+    """Yield the charts of the supervised loss, and of greedy success in a cold start."""
     phase = "sft" if source.phase("sft") else "cold_start"
     loss, held = source.curve(phase, "loss/sft"), source.curve(phase, "val/loss")
     other = f"loss on {split_name(source.result, 'val')} demonstrations"
-    yield _chart(
+    yield _make_chart(
         "Supervised training" if phase == "sft" else "Cold start",
         "Nats for each token that the assistant wrote in the demonstrations.",
-        [*_course(loss, "loss"), (Series(held, "after", "marks"), other)],
+        [*_metric_curves(loss, "loss"), (Series(held, "after", "marks"), other)],
         x_label="step",
         percent_axis=False,
     )
     success = Series(source.curve("cold_start", "val/success_greedy"), "before", "dashes")
-    yield _chart(
+    yield _make_chart(
         "Success in the cold start",
         "Between its steps; with --level hard, on tasks of the default level.",
         [(success, success_title(source.result, "success, greedy", "val"))],
@@ -163,9 +163,9 @@ def _supervised_charts(source: ReportSource) -> Iterator[Chart | None]:
 
 
 def _control_chart(source: ReportSource) -> Chart | None:
-    """Return the chart of RL and the control, over time if both have it: validation success, else
-    the mean reward of the steps."""
-    phases, quantity = ("rl", "control"), _held_out(source)
+    """Create the chart that compares RL with the control run by validation success or mean reward,
+    over time if possible."""
+    phases, quantity = ("rl", "control"), _val_metric(source)
     metric = f"val/{quantity}_sampled"
     curves = {phase: source.curve(phase, metric) for phase in phases}
     measured = all(len(points) > 1 for points in curves.values())
@@ -174,7 +174,7 @@ def _control_chart(source: ReportSource) -> Chart | None:
         curves = {phase: source.curve(phase, metric) for phase in phases}
     if any(len(points) < 2 for points in curves.values()):
         return None
-    timed = {phase: _over_minutes(source, phase, metric) for phase in phases}
+    timed = {phase: _points_by_minute(source, phase, metric) for phase in phases}
     have_time = all(len(timed[phase]) == len(curves[phase]) for phase in curves)
     timed = timed if have_time else curves
     window = 1 if measured else max(1, max(map(len, curves.values())) // 20)
@@ -186,19 +186,19 @@ def _control_chart(source: ReportSource) -> Chart | None:
     estimator = cut(display_name(control_estimator(source.result) or "another"), 40)
     config = source.settings
     own = "its own estimator" if config is None else display_name(config.algorithm.adv_estimator)
-    return _chart(
+    return _make_chart(
         "The same start, two ways to learn",
         f"{what}: with {own}, and with {estimator} for the control.",
         [
-            (Series(smoothed(timed["control"], window), "control", styles[0]), "control"),
-            (Series(smoothed(timed["rl"], window), "after", styles[1]), "RL"),
+            (Series(moving_average(timed["control"], window), "control", styles[0]), "control"),
+            (Series(moving_average(timed["rl"], window), "after", styles[1]), "RL"),
         ],
         x_label="minutes since the first step" if have_time else "step",
         percent_axis=all(0 <= y <= 1 for points in curves.values() for _, y in points),
     )
 
 
-def _chart(
+def _make_chart(
     title: str,
     note: str,
     curves: Sequence[tuple[Series, str]],
@@ -206,7 +206,7 @@ def _chart(
     x_label: str,
     percent_axis: bool = True,
 ) -> Chart | None:
-    """Return a chart of the curves that have points; None if none has."""
+    """Create a chart of the curves that have points, or return None if all curves are empty."""
     drawn = [(series, label) for series, label in curves if series.points]
     if not drawn:
         return None
@@ -216,27 +216,27 @@ def _chart(
     return Chart(title, note, picture, legend)
 
 
-def _over_minutes(source: ReportSource, phase: str, metric: str) -> Points:
+def _points_by_minute(source: ReportSource, phase: str, metric: str) -> Points:
     times = dict(source.curve(phase, "time/elapsed"))
     start = min(times.values(), default=0.0)
     points = source.curve(phase, metric)
     return tuple(((times[x] - start) / 60, y) for x, y in points if x in times)
 
 
-def _diagnostic_chart(source: ReportSource, wanted: _Diagnostic) -> Chart | None:
-    points = source.curve("rl", wanted.metric)
+def _diagnostic_chart(source: ReportSource, diagnostic: _Diagnostic) -> Chart | None:
+    points = source.curve("rl", diagnostic.metric)
     if not points:
         return None
-    above, unit = tuple((x, y) for x, y in points if y > 0), wanted.scale
+    above, unit = tuple((x, y) for x, y in points if y > 0), diagnostic.scale
     if unit == "log" and not above:
         unit = "plain"
-    curves = [series for series, _ in _course(above if unit == "log" else points, "")]
-    words = f"{(percent if unit == 'share' else short)(points[-1][1])} {wanted.unit}".rstrip(" ")
-    return _small(wanted.title, wanted.note, curves, unit, words, wanted.bar)
+    curves = [series for series, _ in _metric_curves(above if unit == "log" else points, "")]
+    text = f"{(percent if unit == 'share' else short)(points[-1][1])} {diagnostic.unit}".strip(" ")
+    return _small_chart(diagnostic.title, diagnostic.note, curves, unit, text, diagnostic.bar)
 
 
 def _tool_errors_chart(source: ReportSource) -> Chart | None:
-    """Return the chart of the fraction of a step's tool calls that failed."""
+    """Create the chart of the fraction of failed tool calls per step."""
     named = [name for name in source.metric_names("rl") if name.startswith("tools/")]
     counts = [name for name in named if name.endswith("/calls") and name.count("/") > 1]
     tools = [name.removeprefix("tools/").removesuffix("/calls") for name in counts]
@@ -251,11 +251,11 @@ def _tool_errors_chart(source: ReportSource) -> Chart | None:
         return None
     note = f"Share of the calls of {listed([cut(tool, 40) for tool in tools])} that failed."
     curves = [Series(points, "train")]
-    return _small("Tool errors", note, curves, "share", percent(points[-1][1]))
+    return _small_chart("Tool errors", note, curves, "share", percent(points[-1][1]))
 
 
-def _reward_parts(source: ReportSource) -> Iterator[_Diagnostic]:
-    """Return the chart of the named parts of the reward."""
+def _reward_diagnostics(source: ReportSource) -> Iterator[_Diagnostic]:
+    """Yield a diagnostic for each named part of the reward."""
     totals = {f"reward/{name}" for name in ("mean", "std", "min", "max", "baseline")}
     names = source.metric_names("rl")
     for metric in names:
@@ -267,7 +267,7 @@ def _reward_parts(source: ReportSource) -> Iterator[_Diagnostic]:
             yield _Diagnostic(f"Reward part {cut(part, 40)}", note, metric)
 
 
-def _small(
+def _small_chart(
     title: str,
     note: str,
     curves: Sequence[Series],

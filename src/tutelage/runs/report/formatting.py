@@ -14,15 +14,15 @@ _THIN = "\u202f"
 """Narrow non-breaking space, between digits and before a unit."""
 
 
-def percent(share: float) -> str:
+def percent(fraction: float) -> str:
     """Format a fraction as a percentage with at most one decimal place, more for tiny values."""
-    if 5e-6 < abs(share) < 5e-4:
-        return f"{100 * share:.1g}{_THIN}%"
-    return f"{100 * share:.1f}".removesuffix(".0") + f"{_THIN}%"
+    if 5e-6 < abs(fraction) < 5e-4:
+        return f"{100 * fraction:.1g}{_THIN}%"
+    return f"{100 * fraction:.1f}".removesuffix(".0") + f"{_THIN}%"
 
 
 def count(number: float) -> str:
-    """Format an integer with separated thousands."""
+    """Format an integer with thousands separators."""
     return f"{number:,.0f}".replace(",", _THIN)
 
 
@@ -39,7 +39,7 @@ def short(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds in the two largest units."""
+    """Format a duration in seconds with its two largest units."""
     if seconds < 59.95:
         return f"{seconds:.1f}".removesuffix(".0") + f"{_THIN}s"
     whole = round(seconds)
@@ -61,7 +61,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return the text, shortened in its middle if it is longer than `limit` characters."""
+    """Shorten a text in its middle if it is longer than `limit` characters."""
     if len(text) <= limit:
         return text
     head, tail = limit * 2 // 3, limit // 3
@@ -69,17 +69,16 @@ def cut(text: str, limit: int) -> str:
     return f"{text[:head]} [… {left_out} characters left out …] {text[-tail:]}"
 
 
-def _shown_characters() -> dict[int, str]:
+def _make_escapes() -> dict[int, str]:
     shown = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
     shown |= dict.fromkeys(range(0x80, 0xA0), "\ufffd") | {0x7F: "\u2421"}
     reordering = (0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF)
     return shown | {code: f"⟨U+{code:04X}⟩" for code in reordering}
 
 
-_SHOWN = _shown_characters()
+_SHOWN = _make_escapes()
 
 
 def visible(text: str) -> str:
-    """Return the text with control and reordering characters escaped and without lone
-    surrogates."""
+    """Escape control and reordering characters in a text, and replace lone surrogates."""
     return text.translate(_SHOWN).encode("utf-8", "replace").decode("utf-8")

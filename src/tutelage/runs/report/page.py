@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def render_page(template: str, **values: Any) -> str:
-    """Return the page of a template."""
-    return _environment().get_template(template).render(**values) + "\n"
+    """Render a template to an HTML page."""
+    return _get_environment().get_template(template).render(**values) + "\n"
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
-    """Return the cached environment with compiled templates."""
+def _get_environment() -> jinja2.Environment:
+    """Return the cached Jinja environment with compiled templates."""
     import jinja2
     from markupsafe import Markup
 
-    def shown(value: Any) -> Any:
+    def escape_value(value: Any) -> Any:
         # Runs before escaping, on every expression of a template.
         return (
             visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
@@ -37,7 +37,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.PackageLoader("tutelage", ""),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=shown,
+        finalize=escape_value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

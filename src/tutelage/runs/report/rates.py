@@ -28,7 +28,7 @@ WORDS: Mapping[Quantity, Callable[[float], str]] = {SUCCESS: percent, REWARD: sh
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Formatted rate or mean, with CSS percentages for its bar, if it has one."""
+    """Table cell with a formatted rate or mean, and the CSS percentages of its optional bar."""
 
     value: str
     range: str = ""
@@ -43,7 +43,7 @@ _RateRow = tuple[str, str, str, Sequence[Cell | None]]
 
 
 def rate_parts(source: ReportSource, kind: str) -> dict[str, Any]:
-    """Return the tables of a page by quantity, with families of one kind of evaluation."""
+    """Return the tables of rates and means, in total and by task family."""
     sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
     families: list[tuple[str, list[tuple[str, int, Cell | None, Cell | None]]]] = []
     for what in report_quantities(source):
@@ -55,30 +55,30 @@ def rate_parts(source: ReportSource, kind: str) -> dict[str, Any]:
             rows.append((cut(name, 40), number, _cell(what, before), _cell(what, after)))
         if rows:
             families.append((what.name.capitalize(), rows))
-    return {"tables": list(_tables(source)), "families": families}
+    return {"tables": list(_make_tables(source)), "families": families}
 
 
 def report_quantities(source: ReportSource) -> tuple[Quantity, ...]:
-    """Return the quantities of the run, the headline first."""
+    """Return the reported quantities of the run, with its main result first."""
     return quantities(source.kind.graded, source.kind.has_success)
 
 
-def _cell(what: Quantity, found: StoredEvaluation | None) -> Cell | None:
-    """Return a cell with the value, or with the number of judged rollouts if it is withheld."""
-    message, value = what.cell(found, WORDS[what]), what.of(found)
+def _cell(metric: Quantity, result: StoredEvaluation | None) -> Cell | None:
+    """Return a cell with a value, or with the number of judged rollouts if many were lost."""
+    message, value = metric.cell(result, WORDS[metric]), metric.of(result)
     if value is None:
         return Cell(message, bar=False) if message else None
-    if found is None or (what is SUCCESS and not 0 <= value <= 1):
+    if result is None or (metric is SUCCESS and not 0 <= value <= 1):
         return None
-    low, high = what.interval(found) or (value, value)
+    low, high = metric.interval(result) or (value, value)
     # A bar is drawn from 0 to 1, which is where most rewards are.
     edges = [100 * min(1.0, max(0.0, edge)) for edge in (value, low, high)]
-    return Cell(message, what.ends(found, WORDS[what]), *edges, bar=0 <= value <= 1)
+    return Cell(message, metric.ends(result, WORDS[metric]), *edges, bar=0 <= value <= 1)
 
 
-def _tables(source: ReportSource) -> Iterator[tuple[str, Sequence[_RateRow]]]:
-    """Return the tables of before, after and control by quantity: its title, and the rows with a
-    value."""
+def _make_tables(source: ReportSource) -> Iterator[tuple[str, Sequence[_RateRow]]]:
+    """Yield a table for each quantity, with its values before and after training and for the
+    control run."""
     estimator = cut(control_estimator(source.result) or "another", 40)
     shown = "demonstrations" in source.result
     start = "after the cold start" if source.phase("cold_start") and not shown else "as it came"

@@ -45,7 +45,7 @@ Points = tuple[tuple[float, float], ...]
 
 @dataclass(slots=True)
 class ReportSource:
-    """Content of a report."""
+    """Data of a report, read from a run folder."""
 
     path: Path
     result: JSON = field(default_factory=dict[str, Any])
@@ -68,34 +68,34 @@ class ReportSource:
 
     @property
     def settings(self) -> RunConfig | None:
-        """Keys of the run; empty if they cannot be read."""
+        """Configuration of the run, or None if it cannot be read."""
         return None if self.config is None else self.config.config
 
     def number(self, key: str) -> float | None:
-        """Return a finite number of the result, else None."""
+        """Return a finite number from the result, or None if it is missing."""
         return finite(self.result.get(key))
 
     def text(self, key: str) -> str | None:
-        """Return a non-empty text of the result, shortened to a line or two, else None."""
+        """Return a shortened text from the result, or None if it is missing or empty."""
         value = self.result.get(key)
         return cut(value, 120) if isinstance(value, str) and value else None
 
     def phase(self, name: str) -> list[JSON]:
-        """Return the metric lines of one phase (`cold_start`, `rl`, `control`)."""
+        """Return the metrics of a phase, such as `cold_start`, `rl` or `control`."""
         return [line for line in self.metrics if line.get("phase") == name]
 
     def curve(self, phase: str, metric: str) -> Points:
-        """Return the steps of a phase that have this metric as a finite number."""
+        """Return the steps and values of a metric in a phase, if the values are finite."""
         pairs = ((finite(x.get("step")), finite(x.get(metric))) for x in self.phase(phase))
         return tuple((step, y) for step, y in pairs if step is not None and y is not None)
 
     def metric_names(self, phase: str) -> list[str]:
-        """Return all metrics of a phase, sorted."""
+        """Return the sorted names of all metrics of a phase."""
         return sorted({name for line in self.phase(phase) for name in line})
 
 
 def read_source(folder: RunFolder) -> ReportSource:
-    """Return everything in the folder that can be read, with a remark on each unreadable part."""
+    """Read the data of a report from a run folder, with a remark for each unreadable file."""
     source = ReportSource(folder.path)
     if not folder.result.is_file():
         source.remarks.append("The run has not ended: there is no result.json yet.")
@@ -113,22 +113,22 @@ def read_source(folder: RunFolder) -> ReportSource:
     return source
 
 
-def _read_config(path: Path, remarks: list[str]) -> Resolved | None:
+def _read_config(path: Path, errors: list[str]) -> Resolved | None:
     from tutelage.config import Resolved
 
     if not path.is_file():
-        remarks.append("There is no config.json.")
+        errors.append("There is no config.json.")
         return None
     try:
         return Resolved.from_json(path.read_text(encoding="utf-8"))
     except (TutelageError, ValueError, OSError, RecursionError) as error:
-        remarks.append(f"{path.name} cannot be read: {cut(str(error), 300)}")
+        errors.append(f"{path.name} cannot be read: {cut(str(error), 300)}")
         return None
 
 
-def _read_lines(path: Path, remarks: list[str]) -> Iterator[JSON]:
+def _read_lines(path: Path, errors: list[str]) -> Iterator[JSON]:
     if not path.is_file():
-        remarks.append("There is no metrics.jsonl.")
+        errors.append("There is no metrics.jsonl.")
         return
     broken = 0
     whole = path.read_bytes().rpartition(b"\n")[0]  # a line cut off by a kill is no damage
@@ -142,22 +142,22 @@ def _read_lines(path: Path, remarks: list[str]) -> Iterator[JSON]:
         else:
             broken += 1
     if broken:
-        remarks.append(f"Left out: {counted(broken, 'broken line')} of metrics.jsonl.")
+        errors.append(f"Left out: {counted(broken, 'broken line')} of metrics.jsonl.")
 
 
 def _read_store(
-    folder: RunFolder, into: ReportSource, rule: Success | None, known: RewardKind | None
+    folder: RunFolder, source: ReportSource, rule: Success | None, kind: RewardKind | None
 ) -> None:
     from sqlalchemy.exc import SQLAlchemyError
 
-    into.kind = known or UNSEEN
+    source.kind = kind or UNSEEN
     if folder.store_address() is None:
-        into.remarks.append("There is no store.db, so no rollouts can be shown.")
+        source.remarks.append("There is no store.db, so no rollouts can be shown.")
         return
     try:
         with open_run(folder) as (store, run_id):
-            _read_evaluations(store, run_id, into, rule, known)
-            into.trained_rollouts = store.count(run_id, mode=Mode.TRAIN, label="")
+            _read_evaluations(store, run_id, source, rule, kind)
+            source.trained_rollouts = store.count(run_id, mode=Mode.TRAIN, label="")
             causes: Counter[str] = Counter()
             examples: dict[str, str] = {}
             for failed in store.failures(run_id, mode=Mode.TRAIN, label=""):
@@ -165,21 +165,21 @@ def _read_store(
                 causes[cause] += failed.number
                 examples.setdefault(cause, cut(failed.example, 300))
             ordered = sorted(causes, key=lambda cause: (-causes[cause], cause))
-            into.failed = [(causes[cause], cause, examples[cause]) for cause in ordered]
+            source.failed = [(causes[cause], cause, examples[cause]) for cause in ordered]
     except (TutelageError, SQLAlchemyError, ValueError, KeyError, TypeError) as error:
-        into.remarks.append(f"{folder.store.name} cannot be read: {cut(str(error), 300)}")
+        source.remarks.append(f"{folder.store.name} cannot be read: {cut(str(error), 300)}")
 
 
 def _read_evaluations(
-    store: Store, run_id: str, into: ReportSource, rule: Success | None, known: RewardKind | None
+    store: Store, run_id: str, source: ReportSource, rule: Success | None, kind: RewardKind | None
 ) -> None:
-    """Read transcripts, and rates by family; without a result, determine the kind of rewards
-    first."""
-    kind = known or RewardKind()
-    if known is None:
+    """Read transcripts and the rates by task family. Determine the kind of rewards if it is
+    unknown."""
+    if kind is None:
+        kind = RewardKind()
         for label in _LABELS:
             kind = kind.after((r for r in store.rollouts(run_id, label=label) if r.attempts), rule)
-    into.kind = kind
+    source.kind = kind
     for label in _LABELS:
         episodes: list[Transcript] = []
         bare: list[Rollout] = []
@@ -188,8 +188,8 @@ def _read_evaluations(
                 episodes.append(read_transcript(rollout, rule, kind))
                 bare.append(replace(rollout, attempts=(replace(rollout.last, calls=()),)))
         if episodes:
-            into.evaluations[label] = episodes
+            source.evaluations[label] = episodes
             by_family = summarise(bare, rule, kind).by_family
-            into.families[label] = {
+            source.families[label] = {
                 n: evaluation_of_record(e.record()) for n, e in by_family.items()
             }

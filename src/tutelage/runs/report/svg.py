@@ -24,7 +24,7 @@ _FAR = 1e300
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Curve of a panel with its style and role."""
+    """Curve of a chart, with its style and role."""
 
     points: Points
     role: str
@@ -37,7 +37,7 @@ Unit = Literal["plain", "share", "percent", "log"]
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Mapping of values to pixels: `first` lies at `start`, `last` at `end`."""
+    """Axis that maps the values from `first` to `last` to the pixels from `start` to `end`."""
 
     first: float
     last: float
@@ -45,7 +45,7 @@ class _Axis:
     end: float
     log: bool = False
 
-    def at(self, value: float) -> float:
+    def pixel(self, value: float) -> float:
         value = max(-_FAR, min(_FAR, value))
         value = math.log10(value) if self.log else value
         share = (value - self.first) / ((self.last - self.first) or 1.0)
@@ -61,8 +61,8 @@ def draw(
     x_label: str,
     font: float = 12,
 ) -> str:
-    """Return the curves as one SVG element that fills the available width; `size` is in pixels,
-    `bar` the height of a horizontal line."""
+    """Draw curves as an SVG element that fills the available width. `size` is in pixels, and `bar`
+    is the y value of a horizontal line."""
     width, height = size
     low, high, ticks, words = _scale(curves, unit, bar)
     left = 0.64 * font * max((len(words(tick)) for tick in ticks), default=0) + font / 2
@@ -73,16 +73,16 @@ def draw(
     y = _Axis(low, high, bottom, 0.7 * font, log=unit == "log")
     parts: list[str] = []
     for tick in ticks:
-        parts.append(_line(x, y.at(tick), "rule"))
-        parts.append(_text(left - font / 2, y.at(tick) + 0.35 * font, words(tick), "end"))
-    parts += [_curve(series, x, y) for series in curves if series.points]
+        parts.append(_draw_line(x, y.pixel(tick), "rule"))
+        parts.append(_draw_text(left - font / 2, y.pixel(tick) + 0.35 * font, words(tick), "end"))
+    parts += [_draw_curve(series, x, y) for series in curves if series.points]
     if bar is not None:
-        parts.append(_line(x, y.at(bar), "limit before"))
+        parts.append(_draw_line(x, y.pixel(bar), "limit before"))
     parts += [
-        _text(x.at(tick), bottom + 1.4 * font, short(tick), "middle")
-        for tick in _ticks(min(xs), max(xs), 5, whole=True)
+        _draw_text(x.pixel(tick), bottom + 1.4 * font, short(tick), "middle")
+        for tick in _ticks(min(xs), max(xs), 5, integers=True)
     ]
-    parts.append(_text((left + width) / 2, height - 0.3 * font, x_label, "middle"))
+    parts.append(_draw_text((left + width) / 2, height - 0.3 * font, x_label, "middle"))
     return (
         f'<svg viewBox="0 0 {width} {height}" font-size="{font:g}" aria-hidden="true" '
         f'focusable="false">\n' + "\n".join(parts) + "\n</svg>"
@@ -108,20 +108,20 @@ def _scale(curves: Sequence[Series], unit: Unit, bar: float | None) -> _Scale:
     return low, high, _ticks(low, high, 3), percent if unit == "share" else short
 
 
-def _ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
-    """Return round numbers from `low` to `high`, about `most` steps apart."""
-    rough = (high - low) / most
+def _ticks(low: float, high: float, count: int, *, integers: bool = False) -> list[float]:
+    """Return round numbers from `low` to `high` in about `count` steps."""
+    rough = (high - low) / count
     if rough <= 0:
         return [low]
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(n * size for n in (1, 2, 5, 10) if n * size >= rough * (1 - 1e-9))
-    step = max(1.0, step) if whole else step
+    step = max(1.0, step) if integers else step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [step * n for n in range(first, last + 1)]
 
 
-def _curve(series: Series, x: _Axis, y: _Axis) -> str:
-    points = [(x.at(a), y.at(b)) for a, b in series.points]
+def _draw_curve(series: Series, x: _Axis, y: _Axis) -> str:
+    points = [(x.pixel(a), y.pixel(b)) for a, b in series.points]
     dots = points if series.style in ("marks", "dashes") or len(points) == 1 else []
     if len(points) > 2 * (x.end - x.start):  # what lies in one column is drawn as its ends
         columns = [(a, [b for _, b in some]) for a, some in groupby(points, lambda p: round(p[0]))]
@@ -131,10 +131,10 @@ def _curve(series: Series, x: _Axis, y: _Axis) -> str:
     return f'<g class="{series.role} {series.style}"><polyline points="{line}"/>{circles}</g>'
 
 
-def _line(x: _Axis, at: float, name: str) -> str:
-    return f'<line class="{name}" x1="{x.start:g}" x2="{x.end:g}" y1="{at:g}" y2="{at:g}"/>'
+def _draw_line(x: _Axis, y: float, name: str) -> str:
+    return f'<line class="{name}" x1="{x.start:g}" x2="{x.end:g}" y1="{y:g}" y2="{y:g}"/>'
 
 
-def _text(x: float, y: float, words: str, anchor: str) -> str:
+def _draw_text(x: float, y: float, text: str, anchor: str) -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-    return f'<text class="muted" {place}>{escape(words)}</text>'
+    return f'<text class="muted" {place}>{escape(text)}</text>'

@@ -49,7 +49,7 @@ _STOPS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Line of a transcript: `kind` is call, result, error, note, text, observation or reward."""
+    """Line of a transcript. `kind` is call, result, error, note, text, observation or reward."""
 
     kind: str
     text: str
@@ -58,7 +58,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """Transcript of a rollout. `outcome` is one of a few texts, so that it can be counted."""
+    """Readable transcript of a rollout. `outcome` is one of a fixed set of texts."""
 
     rollout_id: str
     task_id: str
@@ -81,7 +81,7 @@ class Transcript:
 def read_transcript(
     rollout: Rollout, rule: Success | None = None, kind: RewardKind = UNSEEN
 ) -> Transcript:
-    """Return the transcript of a rollout's last attempt; `rule` is the user's definition of
+    """Create the transcript of a rollout's last attempt. `rule` is the user's definition of
     success."""
     last, fields = rollout.last, rollout.task.fields
     reward = None if last.reward is None else last.reward.value
@@ -102,17 +102,17 @@ def read_transcript(
         family=cut(str(fields["family"]), 40) if "family" in fields else "",
         solved=solved,
         reward=reward,
-        outcome=_outcome_of(last, solved),
+        outcome=_describe_outcome(last, solved),
         detail="" if last.failure is None else cut(last.failure.message, _TEXT_LIMIT // 4),
-        steps=_steps(last, len(rollout.task.messages()) if rollout.task.has_input else 0),
+        steps=_make_steps(last, len(rollout.task.messages()) if rollout.task.has_input else 0),
         turns=len(last.calls),
         tokens=sum(len(call.sampled.token_ids) for call in last.calls),
         tool_calls=len(last.tool_results),
     )
 
 
-def _outcome_of(attempt: Attempt, solved: bool | None) -> str:
-    """Return a short text on how a rollout ended; `graded` if a graded reward defines no
+def _describe_outcome(attempt: Attempt, solved: bool | None) -> str:
+    """Describe the outcome of an attempt, or return `graded` if its reward does not define
     success."""
     if attempt.failure is not None:
         return f"failed: {CAUSES[attempt.failure.cause]}"
@@ -131,24 +131,24 @@ def _outcome_of(attempt: Attempt, solved: bool | None) -> str:
     return "partly right" if attempt.reward.value > 0 else "wrong answer"
 
 
-def _steps(attempt: Attempt, asked: int) -> tuple[_Step, ...]:
-    """Return the lines of an attempt; in an environment with the first observation, after the
-    `asked` messages of the task, and with the reward of each turn."""
+def _make_steps(attempt: Attempt, skip: int) -> tuple[_Step, ...]:
+    """Return the transcript lines of an attempt. In an environment they include the first
+    observation, without its first `skip` messages, and the reward of each turn."""
     calls, acts = attempt.calls, attempt.info is not None
     results = {result.call_id: result for result in attempt.tool_results}
     shown = range(len(calls))
     if len(calls) > _TURN_LIMIT:
         shown = [*range(_TURN_LIMIT - 1), len(calls) - 1]
     first = [m for m in calls[0].messages if m.role != "system"] if acts and calls else []
-    steps = [_Step("observation", cut(m.content or "", _TEXT_LIMIT)) for m in first[asked:]]
+    steps = [_Step("observation", cut(m.content or "", _TEXT_LIMIT)) for m in first[skip:]]
     for position in shown:
         if position == len(calls) - 1 and len(calls) > _TURN_LIMIT:
             steps.append(_Step("note", f"{len(calls) - _TURN_LIMIT} turns left out"))
         call = calls[position]
-        steps += _said(call)
+        steps += _reply_steps(call)
         if call.reward is not None:
             steps.append(_Step("reward", f"{call.reward:.3g}"))
-        observed = _observed(call, calls[position + 1 :])
+        observed = _next_messages(call, calls[position + 1 :])
         if observed is None:
             observed = [
                 Message("tool", results[c.id].text, tool_call_id=c.id, name=c.name)
@@ -165,8 +165,8 @@ def _steps(attempt: Attempt, asked: int) -> tuple[_Step, ...]:
     return tuple(steps)
 
 
-def _said(call: Call) -> list[_Step]:
-    """Return the model's text of a turn, with a remark if it is truncated or empty."""
+def _reply_steps(call: Call) -> list[_Step]:
+    """Return the transcript lines of a model reply, with a note if it is truncated or empty."""
     steps: list[_Step] = []
     if call.reply.content:
         steps.append(_Step("text", cut(call.reply.content, _TEXT_LIMIT)))
@@ -181,10 +181,10 @@ def _said(call: Call) -> list[_Step]:
     return steps
 
 
-def _observed(call: Call, later: Sequence[Call]) -> list[Message] | None:
-    """Return the messages that the agent's next call adds to this one; None without such a call."""
+def _next_messages(call: Call, later_calls: Sequence[Call]) -> list[Message] | None:
+    """Return the new messages in the agent's next call, or None if there is no such call."""
     known = len(call.messages) + 1
-    following = next((c for c in later if c.agent == call.agent), None)
+    following = next((c for c in later_calls if c.agent == call.agent), None)
     if following is None or following.messages[: known - 1] != call.messages:
         return None
     return [m for m in following.messages[known:] if m.role != "assistant"]
@@ -208,7 +208,7 @@ _LEARNED = 3
 
 @dataclass(frozen=True, slots=True)
 class BeforeAfter:
-    """One task before and after training."""
+    """Transcripts of one task before and after training."""
 
     verdict: str
     before: Transcript
@@ -216,13 +216,13 @@ class BeforeAfter:
 
     @property
     def words(self) -> str:
-        """Verdict as text."""
+        """Displayed text of the verdict."""
         return _VERDICTS[self.verdict]
 
 
 def choose(before: Sequence[Transcript], after: Sequence[Transcript]) -> list[BeforeAfter]:
-    """Return a few tasks with rollouts before and after: learned ones of different families, one
-    that got worse, one that still fails.
+    """Select example tasks to show before and after training: learned tasks of different families,
+    one task that got worse, and one that still fails.
 
     If none of these exists, one task that was always solved is returned. The first rollout of each
     task is taken.
@@ -234,22 +234,22 @@ def choose(before: Sequence[Transcript], after: Sequence[Transcript]) -> list[Be
     kinds: dict[str, list[BeforeAfter]] = {kind: [] for kind in _VERDICTS}
     for task, new in second.items():
         if (old := first.get(task)) is not None:
-            kind = _verdict(old, new)
+            kind = _compare(old, new)
             kinds[kind].append(BeforeAfter(kind, old, new))
-    chosen = _varied(kinds["learned"], _LEARNED) + kinds["worse"][:1] + kinds["unsolved"][:1]
-    chosen += _varied(kinds["more"], _LEARNED) + kinds["less"][:1]
+    chosen = _select_varied(kinds["learned"], _LEARNED) + kinds["worse"][:1] + kinds["unsolved"][:1]
+    chosen += _select_varied(kinds["more"], _LEARNED) + kinds["less"][:1]
     return chosen or kinds["kept"][:1] or kinds["same"][:1]
 
 
 def outcomes(evaluations: Mapping[str, Sequence[Transcript]]) -> list[tuple[str, list[int]]]:
-    """Return every outcome with its count in each evaluation: `solved` first, then by frequency."""
+    """Count the outcomes in each evaluation, sorted by frequency with `solved` first."""
     tallies = [Counter(e.outcome for e in episodes) for episodes in evaluations.values()]
     total = sum(tallies, Counter[str]())
     ordered = sorted(total, key=lambda name: (name != "solved", -total[name], name))
     return [(name, [tally[name] for tally in tallies]) for name in ordered]
 
 
-def _verdict(old: Transcript, new: Transcript) -> str:
+def _compare(old: Transcript, new: Transcript) -> str:
     if old.solved is None or new.solved is None:
         first, second = old.reward or 0.0, new.reward or 0.0
         return "more" if second > first else "less" if second < first else "same"
@@ -258,8 +258,8 @@ def _verdict(old: Transcript, new: Transcript) -> str:
     return "worse" if old.solved else "unsolved"
 
 
-def _varied(pairs: Sequence[BeforeAfter], number: int) -> list[BeforeAfter]:
-    """Return the first pairs, from families shown least so far, with those that use tools first."""
+def _select_varied(pairs: Sequence[BeforeAfter], number: int) -> list[BeforeAfter]:
+    """Select pairs of different task families, with a preference for rollouts that use tools."""
     left = sorted(pairs, key=lambda pair: pair.after.tool_calls == 0)
     shown: Counter[str] = Counter()
     chosen: list[BeforeAfter] = []

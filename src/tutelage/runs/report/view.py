@@ -49,8 +49,8 @@ _VALUE_LIMIT = 400
 
 
 def make_view(source: ReportSource) -> dict[str, Any]:
-    """Return the values of the template. Pure; the content of the run's records raises nothing."""
-    kind = _kind(source)
+    """Return the template values of a report. Invalid records do not raise errors."""
+    kind = _select_kind(source)
     pair_kind = "greedy" if all(_sides(source, "greedy")) else kind
     status = source.text("status") or "not ended"
     finished, evaluations = status == FINISHED, source.evaluations
@@ -60,8 +60,8 @@ def make_view(source: ReportSource) -> dict[str, Any]:
         name: evaluations[label] for label, name in ends.items() if label in evaluations
     }
     story = (
-        ("Supervised" if source.phase("sft") else "Cold start", _cold_start(source)),
-        ("Learning", _learning(source)),
+        ("Supervised" if source.phase("sft") else "Cold start", _describe_cold_start(source)),
+        ("Learning", _describe_learning(source)),
     )
     rows = [] if source.config is None else source.config.to_table()
     pairs = choose(*_sides(source, pair_kind))
@@ -71,11 +71,11 @@ def make_view(source: ReportSource) -> dict[str, Any]:
         "name": source.path.name or source.path.resolve().name,
         "what": "run report",
         "pill": ("good" if finished else "open", status),
-        "headline": _headline(source),
+        "headline": _make_headline(source),
         "story": [(title, sentence) for title, sentence in story if sentence],
-        "facts": list(_facts(source)),
+        "facts": list(_fact_tiles(source)),
         "warnings": [cut(str(text), 600) for text in warnings],
-        "remarks": [*source.remarks, *filter(None, [footnote(source.result)]), *_good_news(source)],
+        "remarks": [*source.remarks, *filter(None, [footnote(source.result)]), *_notices(source)],
         "judged": [cut(line, 400) for line in judged_lines(source.result)],
         **draw_charts(source),
         **rate_parts(source, kind),
@@ -86,7 +86,7 @@ def make_view(source: ReportSource) -> dict[str, Any]:
         "endings_of": [(name, len(episodes)) for name, episodes in endings.items()],
         "failed": source.failed,
         "trained_rollouts": source.trained_rollouts,
-        "phases": list(_phases(source)),
+        "phases": list(_phase_tiles(source)),
         "settings": [
             (
                 key,
@@ -97,21 +97,21 @@ def make_view(source: ReportSource) -> dict[str, Any]:
             )
             for key, value, origin, note in rows
         ],
-        "conditions": list(_flat(source.conditions)),
-        "commands": list(_commands(source, finished, [p.after.rollout_id for p in pairs])),
+        "conditions": list(_flatten(source.conditions)),
+        "commands": list(_list_commands(source, finished, [p.after.rollout_id for p in pairs])),
     }
 
 
-def _good_news(source: ReportSource) -> Iterator[str]:
-    """Return the findings that are not warnings."""
+def _notices(source: ReportSource) -> Iterator[str]:
+    """Yield the findings that are not warnings."""
     told: object = source.result.get("health")
     for entry in cast("list[Any]", told) if isinstance(told, list) else []:
         if isinstance(entry, dict) and not entry.get("warning", True):
             yield cut(f"Step {entry.get('step')}: {entry.get('text')}.", 400)
 
 
-def _facts(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
-    """Return tiles: name, value, note, and whether the value is out of bounds."""
+def _fact_tiles(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield tiles with name, value, note, and True if the value is out of bounds."""
     result = source.result
     tasks = "test_tasks" if "test_tasks" in result else "val_tasks"
     wanted: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -132,9 +132,9 @@ def _facts(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
         yield "max |Δ log p|", short(gap), "bar: 1e−4 in fp32", gap >= MAX_DLOGP
 
 
-def _kind(source: ReportSource) -> str:
-    """Return the kind of evaluation to count by: sampled if it was made before and after
-    training."""
+def _select_kind(source: ReportSource) -> str:
+    """Return the kind of evaluation to report: `sampled`, unless only `greedy` was measured before
+    and after training."""
     for kind in ("sampled", "greedy"):
         if all(_sides(source, kind)):
             return kind
@@ -146,8 +146,8 @@ def _sides(source: ReportSource, kind: str) -> tuple[Sequence[Transcript], Seque
     return transcripts.get(f"before/{kind}", ()), transcripts.get(f"after/{kind}", ())
 
 
-def _phases(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
-    """Return the duration of each phase as tiles: its name, its time, its fraction of the whole."""
+def _phase_tiles(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield a tile with name, duration and fraction of the total time for each phase."""
     times: object = source.result.get("phases")
     values = cast("JSON", times) if isinstance(times, dict) else {}
     read = {name: finite(value) for name, value in values.items()}
@@ -157,22 +157,22 @@ def _phases(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
         yield shown, duration(seconds), percent(seconds / (sum(known.values()) or 1.0)), False
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, str]]:
+def _flatten(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
     for key, value in values.items():
         name = cut(f"{prefix}{key}", 120)
         if isinstance(value, dict) and value and depth < 4:
-            pairs += _flat(cast("dict[str, Any]", value), f"{name}.", depth + 1)
+            pairs += _flatten(cast("dict[str, Any]", value), f"{name}.", depth + 1)
         else:
             shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             pairs.append((name, cut(shown, _VALUE_LIMIT)))
     return pairs
 
 
-def _commands(
+def _list_commands(
     source: ReportSource, finished: bool, rollouts: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Return commands with their purposes."""
+    """Yield pairs of a description and a command."""
     path = source.path
     run = shlex.quote(f"runs/{path.name}" if path.parent.name == "runs" else str(path))
     if not finished:
@@ -195,8 +195,8 @@ def _commands(
 # ---------------------------------------------------------------- in sentences
 
 
-def _headline(source: ReportSource) -> str:
-    """Return the result as one line."""
+def _make_headline(source: ReportSource) -> str:
+    """Summarize the result in one line."""
     what, withheld = report_quantities(source)[0], None
     tasks = split_name(source.result)
     for kind in ("sampled", "greedy"):
@@ -218,7 +218,7 @@ def _headline(source: ReportSource) -> str:
     return f"A run without {'a before and after' if source.result else 'an outcome yet'}"
 
 
-def _cold_start(source: ReportSource) -> str:
+def _describe_cold_start(source: ReportSource) -> str:
     config = source.settings
     if config is None:
         who = "The policy"
@@ -244,7 +244,7 @@ def _cold_start(source: ReportSource) -> str:
     )
 
 
-def _learning(source: ReportSource) -> str:
+def _describe_learning(source: ReportSource) -> str:
     steps = source.number("rl_steps")
     steps = len(source.phase("rl")) if steps is None else int(steps)
     if not steps:
