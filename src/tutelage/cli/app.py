@@ -89,7 +89,7 @@ class _TrainCommand(TyperCommand):
             raise
 
 
-class _VerbGroup(TyperGroup):
+class _LazyGroup(TyperGroup):
     """Command group that loads the module of a verb only when the verb is called."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -110,11 +110,11 @@ class _VerbGroup(TyperGroup):
 
 
 @cache
-def load_command(place: str, kind: type[TyperCommand] = TyperCommand) -> Any:
+def load_command(target: str, kind: type[TyperCommand] = TyperCommand) -> Any:
     """Return the command of the verb, or of the group of verbs, at `module:function`."""
     from tutelage.cli.options import as_command
 
-    module, _, name = place.partition(":")
+    module, _, name = target.partition(":")
     verb = getattr(importlib.import_module(f"tutelage.cli.{module}"), name)
     if name.endswith("_app"):
         return get_command(verb())
@@ -127,7 +127,7 @@ def build_app() -> typer.Typer:
     """Return the command with all its verbs."""
     app = typer.Typer(
         name="tutelage",
-        cls=_VerbGroup,
+        cls=_LazyGroup,
         invoke_without_command=True,
         context_settings={
             "help_option_names": ["-h", "--help"],

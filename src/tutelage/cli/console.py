@@ -90,15 +90,15 @@ def fetch(model: str | None) -> None:
     hidden = not console.is_terminal or console.is_dumb_terminal
     with Progress(console=console, transient=True, disable=hidden) as progress:
 
-        def tell(text: str, done: float | None) -> None:
-            if done is None:
-                prose(console, text, "dim")
+        def report(task: str, fraction: float | None) -> None:
+            if fraction is None:
+                prose(console, task, "dim")
                 return
-            if text not in bars:
-                bars[text] = progress.add_task(text, total=1.0)
-            progress.update(bars[text], completed=done)
+            if task not in bars:
+                bars[task] = progress.add_task(task, total=1.0)
+            progress.update(bars[task], completed=fraction)
 
-        local_folder(model, tell)
+        local_folder(model, report)
 
 
 def say(console: Console, *parts: str | Text | tuple[str, str]) -> None:
@@ -113,9 +113,9 @@ def prose(console: Console, text: str, style: str = "", *, hang: int = 0) -> Non
     say(console, (f"\n{' ' * hang}".join(_wrap(console, text, hang)), style))
 
 
-def _wrap(console: Console, text: str, taken: int) -> list[str]:
-    """Return the lines of a text, wrapped to the width that `taken` columns leave."""
-    room = max(20, console.width - taken) if console.is_terminal else sys.maxsize
+def _wrap(console: Console, text: str, indent: int) -> list[str]:
+    """Return the lines of a text, wrapped to the width that `indent` columns leave."""
+    room = max(20, console.width - indent) if console.is_terminal else sys.maxsize
     return [
         part
         for line in escape(text).split("\n")
@@ -145,9 +145,9 @@ def show_table(console: Console, table: FigureTable) -> None:
     console.print(build_table(table))
 
 
-def build_table(table: FigureTable, shown: Iterable[int] | None = None) -> Table:
-    """Return a rich table of all columns, or of those in `shown`."""
-    columns = list(range(len(table.columns)) if shown is None else shown)
+def build_table(table: FigureTable, indices: Iterable[int] | None = None) -> Table:
+    """Return a rich table of all columns, or of those in `indices`."""
+    columns = list(range(len(table.columns)) if indices is None else indices)
     # Columns may share a name ("micro"), so they are set to the right one by one.
     drawn = plain_table(*(escape(table.columns[i]) for i in columns))
     for column, index in zip(drawn.columns, columns, strict=True):
@@ -201,9 +201,9 @@ def one_line(value: Any, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def percent(share: float) -> str:
+def percent(fraction: float) -> str:
     """Format a fraction: 0.945 as `94.5 %`."""
-    return f"{100 * share:.1f} %"
+    return f"{100 * fraction:.1f} %"
 
 
 def number(value: float) -> str:

@@ -99,7 +99,7 @@ class Phase:
                 numbers.append((self.steps - done) * per_step - min(now - last, per_step))
         return max(0.0, min(numbers)) if numbers else None
 
-    def share_done(self, now: float) -> float | None:
+    def fraction_done(self, now: float) -> float | None:
         """Return the finished fraction of the phase, from 0 to 1; None without a limit."""
         parts: list[float] = []
         if self.steps:
@@ -129,14 +129,14 @@ def metric_text(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
     """Return texts such as `reward 0.84 (128/128)`: rewards and success with the counts of judged
     rollouts, failures, then the metrics of `METRICS` that are present."""
 
-    def rate(name: str, value: float | None, of: str, shown: Callable[[float], str]) -> list[str]:
+    def rate(name: str, value: float | None, keys: str, fmt: Callable[[float], str]) -> list[str]:
         """Return a rate with its counts, or only the counts if too many rollouts were lost."""
-        judged, total = (values.get(key, nan) for key in of.split())
+        judged, total = (values.get(key, nan) for key in keys.split())
         known = isfinite(judged + total)
         counts = f"{judged:.0f}/{total:.0f}" if known else ""
         if known and too_many_lost(int(judged), int(total)):
             return [f"{name}: {counts} judged"]
-        return [] if value is None else [f"{name} {shown(value)}" + f" ({counts})" * known]
+        return [] if value is None else [f"{name} {fmt(value)}" + f" ({counts})" * known]
 
     words = rate("reward", values.get(REWARD), "rollout/judged rollout/number", number)
     for kind in ("sampled", "greedy"):
@@ -280,7 +280,7 @@ class LiveDisplay(Progress):
             gone = f"{duration(now - phase.began)} gone"
             rest = "   ".join(["", *phase.format_steps, gone, *phase.format_time_left(now)])
             yield Text.assemble((phase.name[: max(8, width - len(rest))], "bold"), rest)[:width]
-            bar = ProgressBar(1.0, phase.share_done(now) or 0.0, width=min(width, _BAR_WIDTH))
+            bar = ProgressBar(1.0, phase.fraction_done(now) or 0.0, width=min(width, _BAR_WIDTH))
             yield Padding(bar, 0)
             words = metric_text(phase.values, utf8=self._utf8)
             yield Columns(map(Text, words), padding=(0, 3, 0, 0))

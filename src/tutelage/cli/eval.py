@@ -113,11 +113,11 @@ def _resolve(target: str) -> str:
     """Return a target with the absolute path of an agent file, so that `resume` works from any
     directory."""
     file, _, name = target.rpartition(".py")
-    known = Path(f"{file}.py").is_file() and name[:1] in ("", ":")
-    return f"{Path(file).resolve()}.py{name}" if known else target
+    is_file = Path(f"{file}.py").is_file() and name[:1] in ("", ":")
+    return f"{Path(file).resolve()}.py{name}" if is_file else target
 
 
-def _play_evaluation(asked: PolicyEvaluation, folder: RunFolder, as_json: bool) -> Evaluation:
+def _play_evaluation(evaluation: PolicyEvaluation, folder: RunFolder, as_json: bool) -> Evaluation:
     """Play an evaluation in its run folder. After an interruption, show the rollouts played so
     far."""
     from tutelage.cli.console import output, say
@@ -128,50 +128,50 @@ def _play_evaluation(asked: PolicyEvaluation, folder: RunFolder, as_json: bool) 
     from tutelage.runs.progress import Progress
 
     try:
-        with LiveDisplay() as view, report_stop(folder, view) if asked.kept else nullcontext():
-            lifecycle.start(asked, folder, view)
+        with LiveDisplay() as view, report_stop(folder, view) if evaluation.kept else nullcontext():
+            lifecycle.start(evaluation, folder, view)
         return load_evaluation(folder)
     except (KeyboardInterrupt, typer.Exit):
-        if asked.played and not as_json:
-            total = len(asked.ready.tasks) * asked.asked.samples
-            say(output(), f"Stopped after {len(asked.played)} of {total} rollouts:")
-            found = asked.add_up([*asked.played.values()], Progress())
-            _show_evaluation(output(), found, asked.asked.samples)
+        if evaluation.played and not as_json:
+            total = len(evaluation.ready.tasks) * evaluation.asked.samples
+            say(output(), f"Stopped after {len(evaluation.played)} of {total} rollouts:")
+            result = evaluation.add_up([*evaluation.played.values()], Progress())
+            _show_evaluation(output(), result, evaluation.asked.samples)
         raise
 
 
-def _name_evaluations(asked: Sequence[PolicyEvaluation]) -> list[str]:
+def _name_evaluations(evaluations: Sequence[PolicyEvaluation]) -> list[str]:
     """Return the names of two evaluations: their folders, else their targets, with the models if
     those are equal."""
-    if asked[0].asked.output is not None:
-        return [Path(str(one.asked.output)).name for one in asked]
-    names = [Path(one.target).name or one.target for one in asked]
+    if evaluations[0].asked.output is not None:
+        return [Path(str(evaluation.asked.output)).name for evaluation in evaluations]
+    names = [Path(evaluation.target).name or evaluation.target for evaluation in evaluations]
     if names[0] == names[1]:
-        models = [" with ".join(("", *one.asked.model)) for one in asked]
+        models = [" with ".join(("", *evaluation.asked.model)) for evaluation in evaluations]
         names = [name + model for name, model in zip(names, models, strict=True)]
     return names if names[0] != names[1] else [f"{names[0]} (1)", f"{names[1]} (2)"]
 
 
 def _show_evaluations(
     names: Sequence[str],
-    asked: Sequence[PolicyEvaluation],
-    found: Sequence[Evaluation],
-    paired: Comparison | None,
+    runs: Sequence[PolicyEvaluation],
+    results: Sequence[Evaluation],
+    comparison: Comparison | None,
 ) -> None:
     """Print each evaluation, and the comparison of two."""
     from tutelage.cli.compare import show_pairs
     from tutelage.cli.console import format_path, next_steps, output, say
 
     console = output()
-    for name, one in zip(names, found, strict=True):
+    for name, one in zip(names, results, strict=True):
         if name:
             say(console, (name, "bold"))
-        _show_evaluation(console, one, asked[0].asked.samples)
+        _show_evaluation(console, one, runs[0].asked.samples)
         if name:
             say(console)
-    if paired is not None:
-        show_pairs(console, paired)
-    kept = [format_path(Path(one.asked.output)) for one in asked if one.asked.output is not None]
+    if comparison is not None:
+        show_pairs(console, comparison)
+    kept = [format_path(Path(one.asked.output)) for one in runs if one.asked.output is not None]
     steps = ["the same command with --output runs/NAME keeps the rollouts for tutelage show"]
     if kept:
         others = " ".join(kept) if len(kept) > 1 else f"{kept[0]} OTHER_RUN"
@@ -206,25 +206,25 @@ def show(console: Console, folder: RunFolder) -> None:
     show_stored(console, folder)
 
 
-def _to_json(target: str, options: EvaluationConfig, found: Evaluation) -> dict[str, Any]:
+def _to_json(target: str, options: EvaluationConfig, result: Evaluation) -> dict[str, Any]:
     """Return the evaluation as JSON data; rates are from 0 to 1."""
-    failures = [rollout.last.failure for rollout in found.played]
+    failures = [rollout.last.failure for rollout in result.played]
     return {
         "target": target,
         "samples": options.samples,
         "temperature": options.sampled_at,
         "seed": options.seed,
-        **found.record(),
-        "graded": found.kind.graded,
-        "test_in_train": found.in_training,
-        "test_repeated": found.repeated,
-        "by_family": {name: family.record() for name, family in found.by_family.items()},
+        **result.record(),
+        "graded": result.kind.graded,
+        "test_in_train": result.in_training,
+        "test_repeated": result.repeated,
+        "by_family": {name: family.record() for name, family in result.by_family.items()},
         "failures": dict(Counter(failure.cause.value for failure in failures if failure)),
-        "cost": asdict(found.cost),
+        "cost": asdict(result.cost),
     }
 
 
-def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
+def _show_evaluation(console: Console, result: Evaluation, samples: int) -> None:
     """Print the results by family and in total, the counts of judged rollouts, and failures."""
     from tutelage.cli.console import facts, number, percent, plain_table, say
     from tutelage.runs.stored_evaluation import (
@@ -236,45 +236,45 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     )
     from tutelage.tasks.overlap import format_shared
 
-    graded = found.kind.graded
-    heads = ["success"] if found.kind.has_success else []
+    graded = result.kind.graded
+    heads = ["success"] if result.kind.has_success else []
     heads.insert(0 if graded else 1, "reward")
-    if len(found.by_family) > 1 and not found.ungraded:
+    if len(result.by_family) > 1 and not result.ungraded:
         names = ("rollouts", *heads)
         table = plain_table("family", *names, right=names)
-        for name, family in found.by_family.items():
-            told = evaluation_of_record(family.record())
-            cells = {"reward": REWARD.cell(told, number), "success": SUCCESS.cell(told, percent)}
-            judged = "" if told.judged == told.rollouts else f"{told.judged} of "
-            rollouts = f"{judged}{told.rollouts}" + (" judged" if judged else "")
+        for name, family in result.by_family.items():
+            data = evaluation_of_record(family.record())
+            cells = {"reward": REWARD.cell(data, number), "success": SUCCESS.cell(data, percent)}
+            judged = "" if data.judged == data.rollouts else f"{data.judged} of "
+            rollouts = f"{judged}{data.rollouts}" + (" judged" if judged else "")
             table.add_row(name, rollouts, *(cells[head] for head in heads))
         console.print(table)
         say(console)
-    told = evaluation_of_record(found.record())
+    data = evaluation_of_record(result.record())
     each = "" if samples == 1 else f" x {samples} samples"
-    reward, success = REWARD.cell(told, number, ends=True), SUCCESS.cell(told, percent, ends=True)
+    reward, success = REWARD.cell(data, number, ends=True), SUCCESS.cell(data, percent, ends=True)
     words = {"reward": reward, "success": success}
-    pairs = [] if told.withheld or found.ungraded else [(name, words[name]) for name in heads]
-    pairs += [("rollouts", judged_text(told)), ("tasks", f"{found.tasks}{each}")]
-    if found.no_calls:
-        pairs.append(("no calls", f"{found.no_calls} of {found.rollouts} rollouts made none"))
-    if found.in_training:
-        pairs.append(("seen", format_shared(found.in_training, found.tasks)))
-    if found.repeated:
-        pairs.append(("repeated", f"{found.repeated} of {found.tasks} tasks repeat another one"))
-    replies = [call.sampled for rollout in found.played for call in rollout.last.calls]
+    pairs = [] if data.withheld or result.ungraded else [(name, words[name]) for name in heads]
+    pairs += [("rollouts", judged_text(data)), ("tasks", f"{result.tasks}{each}")]
+    if result.no_calls:
+        pairs.append(("no calls", f"{result.no_calls} of {result.rollouts} rollouts made none"))
+    if result.in_training:
+        pairs.append(("seen", format_shared(result.in_training, result.tasks)))
+    if result.repeated:
+        pairs.append(("repeated", f"{result.repeated} of {result.tasks} tasks repeat another one"))
+    replies = [call.sampled for rollout in result.played for call in rollout.last.calls]
     if cut := sum(reply.stop_reason is StopReason.LENGTH for reply in replies):
         cause = "by a limit of tokens (--max-tokens, or the context)"
         pairs.append(("cut off", f"{cut:,} of {len(replies):,} replies, {cause}"))
-    if found.cost.calls:
-        pairs.append(("cost", str(found.cost)))
+    if result.cost.calls:
+        pairs.append(("cost", str(result.cost)))
     facts(console, pairs)
-    if told.withheld:
+    if data.withheld:
         say(console, (TOO_MANY_LOST, "yellow"))
-    _show_wrong(console, found.played)
+    _show_worst(console, result.played)
 
 
-def _show_wrong(console: Console, rollouts: Sequence[Rollout]) -> None:
+def _show_worst(console: Console, rollouts: Sequence[Rollout]) -> None:
     """Print a few rollouts with the lowest rewards."""
     from tutelage.cli.console import one_line, say
     from tutelage.cli.rollout_view import format_reward

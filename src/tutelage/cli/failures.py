@@ -44,13 +44,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def report_errors(verb: Callable[P, R]) -> Callable[P, R]:
+def report_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Return the verb with its errors printed and converted into exit codes."""
 
-    @functools.wraps(verb)
+    @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            done = verb(*args, **kwargs)
+            done = command(*args, **kwargs)
             sys.stdout.flush()  # here, a closed pipe or a full disk can still be told
             return done
         except (typer.Exit, typer.Abort, typer.BadParameter):
@@ -79,9 +79,9 @@ def report_errors(verb: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def stop_reason(stopped: KeyboardInterrupt) -> str:
+def stop_reason(interrupt: KeyboardInterrupt) -> str:
     """Return a sentence on why this process was interrupted; empty if the user interrupted it."""
-    reason = getattr(stopped, "reason", "")
+    reason = getattr(interrupt, "reason", "")
     return f"{reason} " if reason else ""
 
 

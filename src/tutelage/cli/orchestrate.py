@@ -224,7 +224,7 @@ def _execute(
     """Plan and execute in a new run folder, or in the folder of a resumed run, and show the result.
     Invalid options and plans are rejected before a folder is created."""
     tools = config.load_tools()
-    permission = Permission(ask_person if sys.stdin.isatty() else None, yes=config.yes)
+    permission = Permission(ask_user if sys.stdin.isatty() else None, yes=config.yes)
     pool, catalog = config.make_pool_with(tools, permission), config.read_catalog_with(tools)
     if config.endpoint is None:
         fetch(config.model)
@@ -236,11 +236,11 @@ def _execute(
             plan = _read_plan(config, config.plan)
             if tools and not begun:
                 check_arguments(plan, tools)  # not for plans of a model, which corrects them
-            chosen = ChosenPlan(plan, str(config.plan), llm)
+            choice = ChosenPlan(plan, str(config.plan), llm)
         else:
-            chosen = choose_plan(config, config.instruction or "", catalog, tools, llm)
-        plan = chosen.plan
-        system = config.make_system(pool, catalog, [plan], planner=chosen.llm)
+            choice = choose_plan(config, config.instruction or "", catalog, tools, llm)
+        plan = choice.plan
+        system = config.make_system(pool, catalog, [plan], planner=choice.llm)
         system.check(plan, config.budget, begun=begun)
     except (TutelageError, KeyboardInterrupt):
         if llm is not None and llm.calls:
@@ -250,12 +250,12 @@ def _execute(
         raise
     executed = list[Execution]()
 
-    def work(run: Run) -> JSON:
+    def execute(run: Run) -> JSON:
         system.recorder = ExecutionRecorder(run.writer, run.id, config.reward)
         if system.execution_logger is not None:
             system.execution_logger.run_id = run.id
         say(messages(), ("workers: ", "dim"), describe_pool(pool))
-        say(messages(), ("plan: ", "dim"), chosen.source)
+        say(messages(), ("plan: ", "dim"), choice.source)
         # Keep the output of tools out of the result, which may be JSON.
         with redirect_stdout(sys.stderr):
             execution = system.execute(
@@ -264,7 +264,7 @@ def _execute(
                 budget=config.budget,
                 name="run",
                 journal=run.store,
-                observers=[_progress(plan)],
+                observers=[_make_observer(plan)],
             )
         executed.append(execution)
         run.failed = not execution.success
@@ -275,7 +275,7 @@ def _execute(
             "latency_ms": execution.total_latency_ms,
         }
 
-    kind, warnings = ExecutionRun(config, work, plan, otlp=otlp), _Warnings()
+    kind, warnings = ExecutionRun(config, execute, plan, otlp=otlp), _Warnings()
     # Absolute, because tools may change the working directory.
     folder = folder or RunFolder(create(place_of(config.output, RECIPE)).path.absolute())
     with ExitStack() as stack:
@@ -286,7 +286,7 @@ def _execute(
             lifecycle.resume(ExecutionRun, folder, warnings, kind, allow_changes=allowed)
         else:
             lifecycle.start(kind, folder, warnings)
-    (_print_json if as_json else _show_result)(folder, executed[0], config, chosen)
+    (_print_json if as_json else _show_result)(folder, executed[0], config, choice)
     if not executed[0].success:
         raise typer.Exit(1)
 
@@ -308,7 +308,7 @@ def _read_plan(config: ExecutionConfig, path: Path) -> Plan:
     return plan
 
 
-def ask_person(question: str, forms: str) -> str:
+def ask_user(question: str, forms: str) -> str:
     """Ask the user at the terminal about a call and return the typed line. Input typed before the
     question is discarded."""
     say(messages(), (f"\n{escape(question)}", "bold yellow"))
@@ -321,13 +321,13 @@ def ask_person(question: str, forms: str) -> str:
     return sys.stdin.readline()
 
 
-def _progress(plan: Plan) -> Observer:
+def _make_observer(plan: Plan) -> Observer:
     """Return an observer that prints the plan and further plans to stderr, and a line for each node
     that ends."""
     console, costs = messages(), dict[int, float]()
     say(console, escape(to_text(plan)))
 
-    def show(event: Event) -> None:
+    def print_event(event: Event) -> None:
         nonlocal plan
         if added := event.get({"start": "added", "replan": "nodes"}.get(event["event"], "")):
             first = len(plan.nodes)
@@ -342,7 +342,7 @@ def _progress(plan: Plan) -> Observer:
             words = f"[{node}] {plan.nodes[node].tool}: {ended['status']}"
             say(console, escape(words), (f"  {who} {costs.get(node, 0.0):.6f}", "dim"))
 
-    return show
+    return print_event
 
 
 def show(console: Console, folder: RunFolder) -> None:
@@ -365,15 +365,15 @@ def show(console: Console, folder: RunFolder) -> None:
 
 
 def _print_json(
-    folder: RunFolder, execution: Execution, config: ExecutionConfig, chosen: ChosenPlan
+    folder: RunFolder, execution: Execution, config: ExecutionConfig, choice: ChosenPlan
 ) -> None:
     """Print the execution as JSON."""
     names = "id success reason outputs total_cost total_latency_ms verified_fraction mock pool"
     names += " router path resumed rollout"
     row = {name: getattr(execution, name) for name in names.split()} | {
         "reward": execution.earned(config.reward).value,
-        "confidence": chosen.confidence,
-        "min_confidence": chosen.min_confidence,
+        "confidence": choice.confidence,
+        "min_confidence": choice.min_confidence,
         "plan": plan_json(execution.plan),
         "nodes": [asdict(node) for node in execution.nodes],
         "steps": [step.to_json() for step in execution.steps],
@@ -383,7 +383,7 @@ def _print_json(
 
 
 def _show_result(
-    folder: RunFolder, execution: Execution, config: ExecutionConfig, chosen: ChosenPlan
+    folder: RunFolder, execution: Execution, config: ExecutionConfig, choice: ChosenPlan
 ) -> None:
     """Print the nodes, the totals, the outputs of tools and leaf nodes, and the trace command."""
     console, plan, steps = output(), execution.plan, steps_by_node(execution.steps)
@@ -411,9 +411,9 @@ def _show_result(
         ("latency", f"{execution.total_latency_ms / 1000:.2f} s{planning} along {path}"),
         ("reward", f"{number(execution.earned(config.reward).value)} ({config.reward})"),
     ]
-    if chosen.confidence is not None:
-        least = f"{100 * (chosen.min_confidence or 0.0):.0f} % is the least"
-        pairs.append(("planner", f"{100 * chosen.confidence:.0f} % sure of its plan; {least}"))
+    if choice.confidence is not None:
+        least = f"{100 * (choice.min_confidence or 0.0):.0f} % is the least"
+        pairs.append(("planner", f"{100 * choice.confidence:.0f} % sure of its plan; {least}"))
     if execution.abandoned:
         lost = counted(len(execution.abandoned), "node")
         pairs.append(("replanned", f"{lost} failed or skipped, replaced by a further plan"))

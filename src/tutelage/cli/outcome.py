@@ -78,10 +78,10 @@ def build_tables(result: Mapping[str, Any]) -> list[Table]:
     return [replace(success, rows=[*success.rows, *rows])]
 
 
-def _build_table(result: Mapping[str, Any], what: Quantity) -> Table | None:
+def _build_table(result: Mapping[str, Any], metric: Quantity) -> Table | None:
     found = {key: read_evaluation(result, key) for key in EVALUATIONS}
-    shown = [n for n in SIDES if any(what.has(found[f"{n}_{kind}"]) for kind in KINDS)]
-    without = found[NO_TOOLS] if what.has(found[NO_TOOLS]) else None
+    shown = [n for n in SIDES if any(metric.has(found[f"{n}_{kind}"]) for kind in KINDS)]
+    without = found[NO_TOOLS] if metric.has(found[NO_TOOLS]) else None
     shown += ["after"] * (without is not None and "after" not in shown)
     if not shown:
         return None
@@ -89,25 +89,25 @@ def _build_table(result: Mapping[str, Any], what: Quantity) -> Table | None:
         shown.insert(shown.index("after") + 1, "change")
     rows: list[TableRow] = []
     for kind in KINDS:
-        told = {name: found[f"{name}_{kind}"] for name in SIDES}
-        if not any(map(what.has, told.values())):
+        by_side = {name: found[f"{name}_{kind}"] for name in SIDES}
+        if not any(map(metric.has, by_side.values())):
             continue
-        rows.append(_build_row(kind, told, shown, what))
-        if what is REWARD and is_graded(result):
-            ends = {name: what.ends(one, number) for name, one in told.items()}
+        rows.append(_build_row(kind, by_side, shown, metric))
+        if metric is REWARD and is_graded(result):
+            ends = {name: metric.ends(one, number) for name, one in by_side.items()}
             ends_row = ("  95 % interval", *(ends.get(name, "") for name in shown))
             if any(ends_row[1:]):  # one task has no interval
                 rows.append(TableRow(ends_row, ("dim",) * len(ends_row)))
         by_name = {name: result.get(f"families_{name}_{kind}") or {} for name in SIDES}
         for family in dict.fromkeys(family for some in by_name.values() for family in some):
             one = {n: evaluation_of_record(some.get(family, {})) for n, some in by_name.items()}
-            if any(map(what.has, one.values())):
-                rows.append(_build_row(f"  {escape(family)}", one, shown, what))
+            if any(map(metric.has, one.values())):
+                rows.append(_build_row(f"  {escape(family)}", one, shown, metric))
     if without is not None:
-        cell = what.cell(without, _FORMATS[what])
+        cell = metric.cell(without, _FORMATS[metric])
         rows.append(TableRow(("greedy, no tools", *(cell * (n == "after") for n in shown))))
     tasks = result.get("test_tasks")
-    head = success_title(result, what.name) + (f", {tasks} tasks" if tasks else "")
+    head = success_title(result, metric.name) + (f", {tasks} tasks" if tasks else "")
     estimator = control_estimator(result)
     names = {"control": "control" if estimator is None else f"control: {estimator}"}
     names |= _HEADERS if "demonstrations" in shown else {}
@@ -116,18 +116,18 @@ def _build_table(result: Mapping[str, Any], what: Quantity) -> Table | None:
 
 
 def _build_row(
-    title: str, told: Mapping[str, StoredEvaluation | None], shown: Sequence[str], what: Quantity
+    title: str, sides: Mapping[str, StoredEvaluation | None], names: Sequence[str], metric: Quantity
 ) -> TableRow:
     """Return one row of evaluations before and after training and of the control."""
-    cells = {name: what.cell(one, _FORMATS[what]) for name, one in told.items()}
-    before, after = what.of(told["before"]), what.of(told["after"])
+    cells = {name: metric.cell(one, _FORMATS[metric]) for name, one in sides.items()}
+    before, after = metric.of(sides["before"]), metric.of(sides["after"])
     cells["change"], tone = "", ""
     if before is not None and after is not None:
         gap = after - before
-        cells["change"] = f"{100 * gap:+.1f}" if what is SUCCESS else f"{gap:+.3f}"
+        cells["change"] = f"{100 * gap:+.1f}" if metric is SUCCESS else f"{gap:+.3f}"
         tone = "good" if gap > 0 else "bad" if gap < 0 else ""
-    tones = [tone if name == "change" else "" for name in shown]
-    return TableRow((title, *(cells[name] for name in shown)), ("", *tones))
+    tones = [tone if name == "change" else "" for name in names]
+    return TableRow((title, *(cells[name] for name in names)), ("", *tones))
 
 
 def show_outcome(

@@ -62,7 +62,7 @@ _KEYS = {
 
 
 def train_planner(
-    asked: PlannerConfig,
+    config: PlannerConfig,
     flags: _Flags,
     overrides: Annotated[
         list[str] | None,
@@ -80,7 +80,7 @@ def train_planner(
     keys |= typed | {_KEYS[name]: value for name, value in values.items()}
     origins |= dict.fromkeys(typed, "command line")
     origins |= {_KEYS[name]: f"--{name.replace('_', '-')}" for name in values}
-    request = asked.model_copy(update={"keys": keys})
+    request = config.model_copy(update={"keys": keys})
     settings = request.checked()
     if flags.all and not flags.dry_run:
         raise ConfigError("--all needs --dry-run; pass both, or remove --all")

@@ -102,9 +102,9 @@ def train_prompts(
     overrides: Sequence[str],
     flags: Mapping[str, Any],
     file: Path | None,
-    dry: bool,
+    dry_run: bool,
 ) -> None:
-    """Search for prompts, or with `dry` show the plan and play one task.
+    """Search for prompts, or with `dry_run` show the plan and play one task.
 
     Raises `typer.Exit` with the exit code of the verdict.
     """
@@ -120,7 +120,7 @@ def train_prompts(
         check_kind(PromptSearch, RunFolder(Path(config.output)))
     setup = build_setup(config, environment())
     _show_plan(setup)
-    if dry:
+    if dry_run:
         (rollout,) = asyncio.run(preflight(setup, 1))
         show_dry_run(output(), rollout)
         return
@@ -159,7 +159,7 @@ def show(console: Console, folder: RunFolder) -> None:
     show_stored(console, folder)
     if result is not None:
         say(console)
-        _show_prompt_next(console, folder)
+        _show_next_steps(console, folder)
 
 
 def _show_plan(setup: SearchSetup) -> None:
@@ -223,7 +223,7 @@ def _show_result(folder: RunFolder, result: Mapping[str, Any]) -> None:
     say(console)
     _show_prompt_outcome(console, folder, result)
     say(console)
-    _show_prompt_next(console, folder)
+    _show_next_steps(console, folder)
     if code := int(result["exit_code"]):
         raise typer.Exit(code)
 
@@ -239,17 +239,17 @@ def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[st
         for line in escape(text).split("\n"):
             prose(console, f"  {line}", hang=2)
     say(console)
-    same = result["components"] == result["seed_components"]
-    show_holdout_test(console, result["test"], same=same)
+    seed_won = result["components"] == result["seed_components"]
+    show_holdout_test(console, result["test"], seed_won=seed_won)
     for look in result.get("confirmations", ()):
         say(console, ("\nConfirmation on fresh tasks", "bold"))
-        show_holdout_test(console, look, same=same)
+        show_holdout_test(console, look, seed_won=seed_won)
     say(console)
     facts(console, _list_totals(folder, result))
 
 
-def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool = False) -> None:
-    """Print a held-out test: table, verdict, improvement. With `same` the seed prompt won."""
+def show_holdout_test(console: Console, test: Mapping[str, Any], *, seed_won: bool = False) -> None:
+    """Print a held-out test: table, verdict, improvement. With `seed_won` the seed prompt won."""
     from tutelage.prompts.figures import (
         HOLDOUT_COLUMNS,
         UNCHANGED,
@@ -271,7 +271,7 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
         message += f" (sign test, p = {test['p_value']:.2g}: on so few tasks it decides)"
     elif tone != "open":
         message += f": the interval {rests_on}"
-    message = UNCHANGED if same else message
+    message = UNCHANGED if seed_won else message
     verdict = (test["verdict"], _STYLES[tone])
     verdict_line = Text.assemble(("Verdict: ", "bold"), verdict, f", {message}")
     console.print(verdict_line, soft_wrap=not console.is_terminal)
@@ -285,7 +285,7 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
         prose(console, f"This is look {looks} at test tasks; each look makes a verdict weaker.")
 
 
-def _show_prompt_next(console: Console, folder: RunFolder) -> None:
+def _show_next_steps(console: Console, folder: RunFolder) -> None:
     """Print commands that may follow a search."""
     path = format_path(folder.path)
     next_steps(

@@ -49,20 +49,20 @@ def _tree(
     for entry in entries:
         below.setdefault(next(iter(entry["parents"]), ""), []).append(entry)
 
-    def is_shown(entry: JSON) -> bool:
+    def is_visible(entry: JSON) -> bool:
         if entry["decision"] == EXPERIMENT:
             return False
         kept = rejected or entry["decision"] not in _HIDDEN
-        return kept or any(map(is_shown, below.get(entry["id"], ())))
+        return kept or any(map(is_visible, below.get(entry["id"], ())))
 
-    def grow(branch: Tree, entry: JSON) -> None:
-        for child in filter(is_shown, below.get(entry["id"], ())):
-            grow(branch.add(_format_candidate(child)), child)
+    def add_children(branch: Tree, entry: JSON) -> None:
+        for child in filter(is_visible, below.get(entry["id"], ())):
+            add_children(branch.add(_format_candidate(child)), child)
 
     console = output()
     for entry in below.get("", ()):
         root = Tree(_format_candidate(entry))
-        grow(root, entry)
+        add_children(root, entry)
         console.print(root)
     hidden = sum(e["decision"] in _HIDDEN for e in entries)
     if hidden and not rejected:

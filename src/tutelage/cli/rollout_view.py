@@ -35,7 +35,7 @@ _PER_MODE = 3
 _TOKENS_SHOWN = 400
 
 
-def show_head(console: Console, rollout: Rollout) -> None:
+def show_header(console: Console, rollout: Rollout) -> None:
     """Print the identity, status and reward of a rollout."""
     last = rollout.last
     # "succeeded" would be read as a word on the answer: it says that the rollout came to its end.
@@ -93,7 +93,7 @@ def format_reward(reward: Reward | None) -> str:
     return number(reward.value) + (f" ({parts})" if parts else "")
 
 
-def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool) -> None:
+def _show_attempt(console: Console, attempt: Attempt, tokens: bool, with_reward: bool) -> None:
     results = {result.call_id: result for result in attempt.tool_results}
     lines: set[str] = set()
     tools: dict[str, str] = {}
@@ -114,9 +114,9 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
                 _print(console, message.content or "")
                 _show_calls(console, message)
                 continue
-            called = message.tool_call_id or ""
-            lines.add(called)
-            _show_result(console, message.content or "", results.get(called), tools.get(called, ""))
+            key = message.tool_call_id or ""
+            lines.add(key)
+            _show_result(console, message.content or "", results.get(key), tools.get(key, ""))
         _show_call(console, turn, call, tokens)
         told.append((*call.messages, call.reply))
     # What came after the last call was sent to nobody.
@@ -126,7 +126,7 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
     say(console)
     text, name = attempt.final_text, "last reply" if attempt.answer is None else "answer"
     ends = [("answer", "none") if text is None else (name, text)]
-    ends += [("reward", format_reward(attempt.reward))] * graded
+    ends += [("reward", format_reward(attempt.reward))] * with_reward
     ends += [("info", json.dumps(attempt.info, ensure_ascii=False))] * bool(attempt.info)
     ends += [("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s")]
     facts(console, ends)
@@ -168,8 +168,8 @@ def _show_calls(console: Console, message: Message) -> None:
         _print(console, f"calls {made.name} {made.arguments}", "cyan")
 
 
-def _show_result(console: Console, text: str, result: ToolResult | None, called: str = "") -> None:
-    name = called if result is None else result.name
+def _show_result(console: Console, text: str, result: ToolResult | None, tool: str = "") -> None:
+    name = tool if result is None else result.name
     name += " " if name else ""
     error = None if result is None else result.error
     message = f"-> {name}{'failed, ' + error + ': ' if error else 'gives '}{text}"
@@ -206,7 +206,7 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
     # The whole id ends with the name of its run.
     folders.sort(key=lambda folder: not prefix.endswith(f"_{folder.name}"))
     rollout, holder = _find_rollout(prefix, folders)
-    show_head(console, rollout)
+    show_header(console, rollout)
     show_rollout(console, rollout, tokens=tokens)
     with open_run(holder) as (store, run_id):
         recorded = store.spans(run_id, rollout.id)
@@ -219,12 +219,12 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
     say(console, ("\nThis rollout:", "bold"), f" {command}")
 
 
-def show_dry_run(console: Console, rollout: Rollout, remark: str = "") -> None:
+def show_dry_run(console: Console, rollout: Rollout, note: str = "") -> None:
     """Print the rollout of a dry run. Raises `typer.Exit` if it failed."""
-    show_head(console, rollout)
+    show_header(console, rollout)
     show_rollout(console, rollout)
-    if remark:
-        prose(console, f"\n{remark}", "yellow")
+    if note:
+        prose(console, f"\n{note}", "yellow")
     say(console, "\nDry run: one task was played and nothing was trained or written.")
     if rollout.last.failure is not None:
         raise typer.Exit(1)
@@ -300,26 +300,26 @@ _KNOWN = frozenset({names.OPERATION, names.PROVIDER, names.AGENT, names.TOOL, na
 
 
 def _show_span(
-    console: Console, node: SpanNode, lead: str, below: str, origin: int, content: bool
+    console: Console, node: SpanNode, prefix: str, indent: str, start_ns: int, content: bool
 ) -> None:
     """Print a span with its times, tokens, failure and events, and its child spans."""
-    span, attributes, told = node.span, node.span.attributes, list[str]()
+    span, attributes, texts = node.span, node.span.attributes, list[str]()
     if span.start_ns or span.end_ns:
-        offset = (span.start_ns - origin) / 1e9
-        told += [f"+{offset:.3f} s"] * (offset > 0) + [f"{span.seconds:.3f} s"]
+        offset = (span.start_ns - start_ns) / 1e9
+        texts += [f"+{offset:.3f} s"] * (offset > 0) + [f"{span.seconds:.3f} s"]
     sent, sampled = attributes.get(names.INPUT_TOKENS), attributes.get(names.OUTPUT_TOKENS)
     if attributes.get(names.OPERATION) == names.CHAT and sent is not None:
-        told.append(f"{sent} -> {sampled} tokens")
+        texts.append(f"{sent} -> {sampled} tokens")
     reasons: Any = attributes.get(names.FINISH_REASONS)
     if isinstance(reasons, (list, tuple)):
-        told += map(str, reasons)
+        texts += map(str, reasons)
     failed = span.status == "error"
     if failed:
-        told.append(f"failed: {one_line(attributes.get(names.ERROR_TYPE, 'error'), 40)}")
+        texts.append(f"failed: {one_line(attributes.get(names.ERROR_TYPE, 'error'), 40)}")
     title = (escape(span.name), "red" if failed else "")
-    message = f"  {escape(', '.join(told))}" if told else ""
-    say(console, " " * _INDENT + lead, title, (message, "dim"))
-    inner = " " * _INDENT + below + ("│ " if node.children else "  ")
+    message = f"  {escape(', '.join(texts))}" if texts else ""
+    say(console, " " * _INDENT + prefix, title, (message, "dim"))
+    inner = " " * _INDENT + indent + ("│ " if node.children else "  ")
     for event in span.events:
         if (message := _format_event(event.name, event.attributes)) is not None:
             say(console, inner, (message, "cyan"))
@@ -329,7 +329,7 @@ def _show_span(
             say(console, inner, (one_line(f"{name} = {value}", room), "dim"))
     for child in node.children:
         branch, deeper = ("└ ", "  ") if child is node.children[-1] else ("├ ", "│ ")
-        _show_span(console, child, below + branch, below + deeper, origin, content)
+        _show_span(console, child, indent + branch, indent + deeper, start_ns, content)
 
 
 def _format_event(name: str, attributes: Any) -> str | None:

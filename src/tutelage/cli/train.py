@@ -199,7 +199,7 @@ def train(
         folder = RunFolder(group.agree(lambda: _create_run_folder(resolved)))
         run_job(folder, partial(jobs.train, resolved, folder), group.rank)
     elif group.rank == 0:
-        _run_dry(resolved, options.all)
+        _dry_run(resolved, options.all)
 
 
 def resolve_recipe(
@@ -253,7 +253,7 @@ def _create_run_folder(resolved: Resolved) -> Path:
     return folder_at(place).path
 
 
-def _run_dry(resolved: Resolved, all_keys: bool) -> None:
+def _dry_run(resolved: Resolved, all_keys: bool) -> None:
     from tutelage.cli.console import messages, output, prose, say, show_status
     from tutelage.errors import TutelageError
     from tutelage.weights import jobs
@@ -327,7 +327,7 @@ def _train_agent(
     run_job(RunFolder(place), job, group.rank)
 
 
-def _show_preview(console: Console, found: SFTPreview) -> None:
+def _show_preview(console: Console, preview: SFTPreview) -> None:
     """Print the first demonstration with its trained part marked, and the size of the data."""
     from tutelage.cli.console import escape, facts, number, say
     from tutelage.errors import counted
@@ -336,14 +336,14 @@ def _show_preview(console: Console, found: SFTPreview) -> None:
     coloured = console.color_system is not None and not console.no_color
     how = "is green" if coloured else "stands between >>> and <<<"
     say(console, (f"The first demonstration; what is trained {how}", "bold"))
-    for text, trained in found.pieces:
+    for text, trained in preview.pieces:
         shown = escape(text) if coloured or not trained else f">>>{escape(text)}<<<"
         say(console, (shown, "green" if trained else "dim"))
     say(console)
-    rows = f"{counted(found.rows, 'row')}, {counted(found.tokens, 'token')}"
-    read = f"{rows}, {number(found.trained)} of them trained, longest row {found.longest}"
-    bound = "until the minutes are over" if found.steps is None else counted(found.steps, "step")
-    loss = f"{found.loss:.3f} nats a token on the first batch, untrained"
+    rows = f"{counted(preview.rows, 'row')}, {counted(preview.tokens, 'token')}"
+    read = f"{rows}, {number(preview.trained)} of them trained, longest row {preview.longest}"
+    bound = "until the time limit" if preview.steps is None else counted(preview.steps, "step")
+    loss = f"{preview.loss:.3f} nats a token on the first batch, untrained"
     facts(console, [("read", read), ("run", bound), ("loss", loss)])
     say(console, "\nDry run: nothing was trained or written.")
 

@@ -29,7 +29,7 @@ class Section(BaseModel):
     )
 
 
-def _refuse_bool(value: Any) -> Any:
+def _reject_bool(value: Any) -> Any:
     # Python counts true as 1, so `--steps true` would train one step.
     if isinstance(value, bool):
         raise ValueError("expected a number, not true or false")
@@ -74,14 +74,14 @@ def _check_success(value: Any) -> Any:
     return value
 
 
-def _json_object(value: Any) -> Any:
+def _parse_json_object(value: Any) -> Any:
     value = json.loads(value) if isinstance(value, str) else value
     if not isinstance(value, dict):
         raise ValueError('expected a JSON object, such as {"size": 3}')
     return json.dumps(value, sort_keys=True)
 
 
-_NUMBER = BeforeValidator(_refuse_bool)
+_NUMBER = BeforeValidator(_reject_bool)
 
 # Bounds stand before the validators, so that the JSON schema, and so every message, shows them.
 Count = Annotated[int, Field(ge=1), _NUMBER]
@@ -119,7 +119,7 @@ ServerUrl = Annotated[str, _text_field("http://HOST:PORT", pattern="^https?://[^
 ServerUrls = Annotated[tuple[ServerUrl, ...], BeforeValidator(_split_names)]
 ClusterAddress = Annotated[str, _text_field("auto", "10.0.0.5:6379", pattern=r"^(auto|[^/]+:\d+)$")]
 
-Arguments = Annotated[str, _text_field("'{\"size\": 3}'"), BeforeValidator(_json_object)]
+Arguments = Annotated[str, _text_field("'{\"size\": 3}'"), BeforeValidator(_parse_json_object)]
 """Arguments by name, as the text of a JSON object."""
 
 Extension = Annotated[str, _text_field("a registered name", "FILE.py:name", min_length=1)]

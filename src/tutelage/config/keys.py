@@ -104,18 +104,18 @@ def value_issue(key: str, value: Any, names: Names = NO_NAMES) -> ConfigIssue:
     return ConfigIssue(key, value, f"expected {value_text(schema)}", fix)
 
 
-def field_issue(model: type[Section], found: ErrorDetails, prefix: str = "") -> ConfigIssue:
+def field_issue(model: type[Section], error: ErrorDetails, prefix: str = "") -> ConfigIssue:
     """Return the problem of a value that pydantic rejected for a field of `model`; `prefix` is `--`
     for an option."""
-    name = str(found["loc"][0])
+    name = str(error["loc"][0])
     message = " ".join((model.model_fields[name].description or "").split())
     reason = f"expected {value_text(model.model_json_schema()['properties'][name])}"
-    if prefix or found["input"] == "null":  # an option takes no null: it is left out
+    if prefix or error["input"] == "null":  # an option takes no null: it is left out
         reason = reason.removesuffix(", or null")
-    if found["type"] == "value_error":
-        reason = str(found.get("ctx", {})["error"])
+    if error["type"] == "value_error":
+        reason = str(error.get("ctx", {})["error"])
     key = f"{prefix}{name.replace('_', '-')}" if prefix else name
-    return ConfigIssue(key, found["input"], reason, message)
+    return ConfigIssue(key, error["input"], reason, message)
 
 
 @cache

@@ -31,12 +31,12 @@ class Override:
     value: Any
 
 
-def parse_overrides(given: Sequence[str | Override]) -> list[Override]:
+def parse_overrides(texts: Sequence[str | Override]) -> list[Override]:
     """Parse each text; a dict value becomes one override per key. An `Override` is kept.
 
     Raises `ConfigError` with the text and the reason.
     """
-    read = ([o] if isinstance(o, Override) else copy.deepcopy(_parse_override(o)) for o in given)
+    read = ([o] if isinstance(o, Override) else copy.deepcopy(_parse_override(o)) for o in texts)
     return [one for some in read for one in some]
 
 

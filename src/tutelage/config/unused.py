@@ -35,14 +35,14 @@ class UnusedRule:
 
     @staticmethod
     def reasons(
-        notes: Iterable[object], config: RunConfig, *, on_cpu: bool, own_agent: bool
+        metadata: Iterable[object], config: RunConfig, *, on_cpu: bool, own_agent: bool
     ) -> list[str]:
-        """Return the reasons among `notes`, the annotations of a key, that apply to a run, in
+        """Return the reasons among `metadata`, the annotations of a key, that apply to a run, in
         order.
 
         `own_agent` is True if a user's agent plays.
         """
-        rules = sorted((n for n in notes if isinstance(n, UnusedRule)), key=attrgetter("rank"))
+        rules = sorted((n for n in metadata if isinstance(n, UnusedRule)), key=attrgetter("rank"))
         may = [r for r in rules if on_cpu >= r.on_cpu and not (own_agent and r.built_in)]
         return [rule.reason for rule in may if rule.applies(config)]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 
-def _embedded_policy() -> Policy:
+def _load_embedded_policy() -> Policy:
     """Load the policy, and set torch to one thread."""
     import torch
 
@@ -32,5 +32,5 @@ EMBEDDED = EmbeddedDefaults(
     tools=PROMPTED_TOOLS,
     reward=PROMPTED_REWARD,
     tasks=prompted_tasks,
-    policy=_embedded_policy,
+    policy=_load_embedded_policy,
 )

@@ -47,10 +47,10 @@ def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int
             problems.append(f"the test task {same[0].id!r} is a training task too")
     if not tasks:
         raise AssertionError(f"the environment {factory.name!r} has no tasks: pass some")
-    before = _running()
+    before = _list_running()
     problems += asyncio.run(_play_tasks(factory, tasks[:4], seed))
     late = time.monotonic() + 2.0
-    while (left := sorted(_running() - before)) and time.monotonic() < late:
+    while (left := sorted(_list_running() - before)) and time.monotonic() < late:
         time.sleep(0.02)
     problems += [f"close left the {name} behind" for name in left]
     if problems:
@@ -100,7 +100,7 @@ async def _play_tasks(factory: EnvironmentFactory, tasks: Sequence[Task], seed: 
     return problems
 
 
-def _running() -> set[str]:
+def _list_running() -> set[str]:
     """Return the names of threads and child processes of this process, without the package's."""
     threads = [t.name for t in threading.enumerate()]
     names = {f"thread {n!r}" for n in threads if not n.startswith(("tutelage-", "asyncio_"))}

@@ -29,7 +29,7 @@ _OBJECTS = ("train", "val", "test", "model", "reward", "output", "runners")
 
 
 def make_trainer(
-    keys: RL, flags: Mapping[str, Any], place: Path | None, progress: Progress
+    keys: RL, flags: Mapping[str, Any], output_dir: Path | None, progress: Progress
 ) -> Trainer:
     """Return the trainer of a command. Raises `ConfigError`."""
     if flags.get("tools"):
@@ -37,9 +37,9 @@ def make_trainer(
             f"--tools={flags['tools']!r} cannot be used here: a custom agent uses the tools of its "
             "file; remove it"
         )
-    given = {f"{split}_dataset": flags.get(split) or None for split in ("train", "val", "test")}
-    if not given["train_dataset"]:
-        del given["train_dataset"]
+    datasets = {f"{split}_dataset": flags.get(split) or None for split in ("train", "val", "test")}
+    if not datasets["train_dataset"]:
+        del datasets["train_dataset"]
     runners: Any = flags.get("runners")
     if isinstance(runners, str):
         if not runners.isdecimal():
@@ -49,10 +49,10 @@ def make_trainer(
         algorithm=keys,
         model=flags.get("model"),
         reward=flags.get("reward"),
-        output_dir=place,
+        output_dir=output_dir,
         n_runners=runners,
         progress=progress,
-        **cast("Any", given),
+        **cast("Any", datasets),
     )
 
 
@@ -63,8 +63,8 @@ def merge_file(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
     Raises `ConfigError` for a file that cannot be read.
     """
     values = {} if file is None else dict(flatten(read_keys(file)))
-    places = {name: (canonical_key(name, None), name) for name in _OBJECTS if name != "runners"}
-    found = {n: values[key] for n, keys in places.items() for key in keys if key in values}
+    spellings = {name: (canonical_key(name, None), name) for name in _OBJECTS if name != "runners"}
+    found = {n: values[key] for n, keys in spellings.items() for key in keys if key in values}
     return found | dict(flags)
 
 
@@ -80,21 +80,21 @@ def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | Non
 
 def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool = False) -> JSON:
     """Resume the training of an agent in a file, and return the content of result.json."""
-    told = json.loads(folder.agent.read_text(encoding="utf-8"))
-    load_agent(told["file"])  # which says so where the file is gone
+    stored = json.loads(folder.agent.read_text(encoding="utf-8"))
+    load_agent(stored["file"])  # which says so where the file is gone
     resolved = Resolved.from_json(folder.config.read_text(encoding="utf-8"))
     config = resolved.config.model_copy(update={"allow_changes": allow_changes})
     resolved = resolved.model_copy(update={"config": config})
-    if not told["tasks"].get("train") and folder.tasks("train").is_file():
+    if not stored["tasks"].get("train") and folder.tasks("train").is_file():
         raise RunError(
             f"the run in {str(folder.path)!r} has no file of its training tasks; "
             "resume it with the program that started it"
         )
     named = config.agent.reward_name
-    flags = {**told["tasks"], "model": config.model.path, "runners": told["runners"]}
+    flags = {**stored["tasks"], "model": config.model.path, "runners": stored["runners"]}
     flags["reward"] = None if named in (None, AGENT_REWARD) else named
     keys = RL()
     keys.stored = resolved
     trainer = make_trainer(keys, flags, folder.path, progress)
     trainer.environment = config.environment.name
-    return trainer.fit(told["file"]).details
+    return trainer.fit(stored["file"]).details

@@ -131,7 +131,7 @@ class Trainer:
         self.algorithm: RL | Algorithm = algorithm or RL()
         self.optimiser, self.search = optimiser, dict(search or {})
         self.num_epochs, self.n_runners = num_epochs, n_runners
-        self.train_dataset = _check_passed("train_dataset", train_dataset)
+        self.train_dataset = _check_tasks("train_dataset", train_dataset)
         self.val_dataset, self.test_dataset = val_dataset, test_dataset
         self.resources = NamedResources(resources or {})
         self.output_dir = None if output_dir is None else Path(output_dir)
@@ -162,7 +162,7 @@ class Trainer:
         Cancelling ends the run, which can be continued. Raises `ConfigError` and other
         `TutelageError`s, most of them before anything runs.
         """
-        tasks = _check_passed("train_dataset", train_dataset)
+        tasks = _check_tasks("train_dataset", train_dataset)
         shown = default_progress() if self.progress is None else self.progress
         progress, own = CallbackProgress(shown, self.callbacks), self.progress is None
         try:
@@ -208,17 +208,17 @@ class Trainer:
         success, such as `right` or `>=0.5`. With `output_dir` it is a run, which can be resumed.
         `a.compare(b)` is the paired difference of two evaluations.
         """
-        passed = _check_passed("test_dataset", test_dataset)
-        given = self.test_dataset if passed is None else passed
-        asked: dict[str, Any] = {"samples": samples, "temperature": temperature}
-        asked |= {"success": success, "seed": self.seed, "runners": self.n_runners}
-        asked |= {"timeout": self.timeout, "output": output_dir and str(output_dir)}
-        asked = {k: v for k, v in asked.items() if v is not None}
-        factory, named = self._factory, self.environment
-        if isinstance(named, str):
-            factory = load_environment(named)
+        passed = _check_tasks("test_dataset", test_dataset)
+        tasks = self.test_dataset if passed is None else passed
+        options: dict[str, Any] = {"samples": samples, "temperature": temperature}
+        options |= {"success": success, "seed": self.seed, "runners": self.n_runners}
+        options |= {"timeout": self.timeout, "output": output_dir and str(output_dir)}
+        options = {k: v for k, v in options.items() if v is not None}
+        factory, environment = self._factory, self.environment
+        if isinstance(environment, str):
+            factory = load_environment(environment)
         ready = prepare_agent(
-            agent, asked, given, self.resources, self.endpoints, self._reward, self._policies,
+            agent, options, tasks, self.resources, self.endpoints, self._reward, self._policies,
             self.model, factory,
         )  # fmt: skip
         player = replace(ready.evaluated_agent, isolation=self.isolation)
@@ -349,13 +349,13 @@ class Trainer:
         train: Sequence[Task] | None,
         test: Sequence[Task] | None,
         place: Path,
-        folder: str | None,
+        model_path: str | None,
     ) -> Resolved:
         flags: dict[str, Any] = {
             "seed": self.seed,
             "trainer.total_epochs": self.num_epochs,
             "agent.timeout": self.timeout,
-            "model.path": str(self.model) if self.model is not None else folder,
+            "model.path": str(self.model) if self.model is not None else model_path,
         }
         acts = self.environment is not None or algorithm.has("environment.name")
         if self.environment is not None:
@@ -381,7 +381,7 @@ class Trainer:
         return algorithm.resolve("math" if embedded else "rl", own_agent=True, **flags)
 
 
-def _check_passed(name: str, tasks: Tasks | EllipsisType) -> Tasks | None:
+def _check_tasks(name: str, tasks: Tasks | EllipsisType) -> Tasks | None:
     """Return the tasks, or None if the argument was omitted. Raises `ConfigError` for None."""
     if cast("object", tasks) is None:
         raise ConfigError(
