@@ -40,7 +40,7 @@ VERBS: Mapping[str, str] = {
     "ask": "Ask an agent a question and show its turns.",
     "serve": "Serve a model to any client of OpenAI or Anthropic.",
     "runs": "List the runs, newest first.",
-    "rm": "Delete a run's folder with all that is in it.",
+    "rm": "Delete a run's folder and everything in it.",
     "show": "Show what a run did, or one rollout turn by turn.",
     "compare": "Compare runs: gains on held-out tasks, and cost.",
     "export": "Write a run's rollouts as JSON lines, or its policy as GGUF.",
@@ -57,19 +57,19 @@ _FUNCTIONS = {"eval": "evaluate", "prompts": "prompts_app", "orchestrate": "orch
 
 
 class _TrainCommand(TyperCommand):
-    """Command that takes KEY=VALUE; an unknown option that is a key is answered with KEY=VALUE."""
+    """Command with KEY=VALUE arguments; the error for an unknown option suggests KEY=VALUE."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        """Return the context of the command; `train planner` has a command with other options."""
+        """Return the context of the command; `train planner` has a separate command."""
         if info_name == "train" and args[:1] == ["planner"]:
             own = load_command("planner:train_planner")
             return own.make_context("train planner", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; name the matching key in a usage error for an unknown option."""
+        """Parse the arguments; the usage error for an unknown option names the closest key."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -90,28 +90,28 @@ class _TrainCommand(TyperCommand):
 
 
 class _LazyGroup(TyperGroup):
-    """Command group that loads the module of a verb only when the verb is called."""
+    """Command group that imports the module of a subcommand only when it is called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         vars(self)["commands"] = dict.fromkeys(VERBS)  # names; `get_command` loads one
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of a verb after importing its module; None for an unknown verb."""
+        """Import and return a subcommand; None for an unknown name."""
         if cmd_name not in VERBS:
             return None
         kind = _TrainCommand if cmd_name == "train" else TyperCommand
         return load_command(f"{cmd_name}:{_FUNCTIONS.get(cmd_name, cmd_name)}", kind)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the verbs with their help texts."""
+        """Write the subcommands with their help texts."""
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
 
 @cache
 def load_command(target: str, kind: type[TyperCommand] = TyperCommand) -> Any:
-    """Return the command of the verb, or of the group of verbs, at `module:function`."""
+    """Return the command, or the group of commands, defined at `module:function`."""
     from tutelage.cli.options import as_command
 
     module, _, name = target.partition(":")
@@ -124,7 +124,7 @@ def load_command(target: str, kind: type[TyperCommand] = TyperCommand) -> Any:
 
 
 def build_app() -> typer.Typer:
-    """Return the command with all its verbs."""
+    """Return the `tutelage` application with all subcommands."""
     app = typer.Typer(
         name="tutelage",
         cls=_LazyGroup,
@@ -141,9 +141,9 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command of this process and exit. SIGTERM and SIGHUP are handled like Ctrl-C. Child
-    processes that agents left running are killed: Python would wait for those of multiprocessing,
-    and a reader of the output for all."""
+    """Run the command line and exit. SIGTERM and SIGHUP are handled like Ctrl-C. Child processes
+    that agents left running are killed, because Python would wait for `multiprocessing` children,
+    and a reader of the output would wait for every child."""
     handle_signals()
     process = os.getpid()
     # A fork of an agent comes here too at its end, and knows the children of its parent.

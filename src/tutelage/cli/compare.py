@@ -94,7 +94,7 @@ def compare(
 
 
 def _show_comparison(console: Console, comparison: Comparison) -> None:
-    """Print the table, the pairs, and the remarks."""
+    """Print the comparison table, the pairwise differences and the notes."""
     say(console, (_format_title(comparison), "bold"))
     table = _build_table(comparison)
     each = max(1, (console.width - _LABEL_WIDTH) // _COLUMN_WIDTH)
@@ -113,7 +113,7 @@ def _show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def show_pairs(console: Console, comparison: Comparison) -> None:
-    """Print the pairwise comparisons, the conclusion, and the remarks."""
+    """Print the pairwise differences, the conclusion and the notes."""
     if comparison.pairs:
         console.print(build_table(_build_pairs_table(comparison)))
         say(console)
@@ -133,7 +133,7 @@ def _format_json(comparison: Comparison) -> str:
 
 
 def _format_markdown(comparison: Comparison) -> str:
-    """Return a Markdown section with the table, the pairs and the remarks."""
+    """Return a Markdown section with the table, the pairwise differences and the notes."""
     title, conclusion = _format_title(comparison), comparison.conclusion
     lines = [f"**{_escape_md(title)}**", "", *_markdown_rows(_build_table(comparison))]
     if comparison.pairs:
@@ -158,7 +158,7 @@ def _escape_md(text: str) -> str:
 
 
 def _best_paths(comparison: Comparison) -> list[tuple[str, str]]:
-    """Return the name of each trained run with the path of its best prompt or policy."""
+    """Return the names of trained runs, each with the path of its best prompt or policy."""
     trained = (row.run for row in comparison.rows if not row.run.evaluation)
     return [(run.name, run.best or "nothing was left") for run in trained]
 
@@ -167,7 +167,7 @@ def _best_paths(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _format_title(comparison: Comparison) -> str:
-    """Return a title with the number of runs and of test tasks."""
+    """Return a title with the numbers of runs and test tasks."""
     held_out = "" if any(row.run.trained_on for row in comparison.rows) else "held-out "
     if len(comparison.rows) == 1:
         return f"1 run on {comparison.shared_tasks} {held_out}test tasks"
@@ -199,7 +199,7 @@ def _build_table(comparison: Comparison) -> Table:
         return f"{first} -> {second}"
 
     def success_text(row: ComparisonRow, fmt: Callable[[ComparisonRow], str]) -> str:
-        """Return the text of `fmt`, or a remark if a graded reward defines no success."""
+        """Return `fmt(row)`, or a note if success is not defined for a graded reward."""
         graded = row.means["reward_after"] is not None and row.means["exact_after"] is None
         return _NO_SUCCESS if graded and row.exact is None else fmt(row)
 
@@ -209,7 +209,7 @@ def _build_table(comparison: Comparison) -> Table:
         return f"$ {value:.2f}" if value >= 1 or value == 0 else f"$ {value:.4f}"
 
     def judged_text(row: ComparisonRow) -> str:
-        """Return `200 of 200`, before and after if they differ."""
+        """Return `200 of 200`, or `200 of 200 -> 190 of 200` if the counts differ."""
         sides = dict.fromkeys(f"{p.judged} of {p.rollouts}" for p in row.played if p is not None)
         return " -> ".join(sides) or _UNKNOWN
 
@@ -285,7 +285,7 @@ def _build_pairs_table(comparison: Comparison) -> Table:
 
 
 def _list_footnotes(comparison: Comparison) -> Iterator[str]:
-    """Yield notes on intervals and costs, and the remarks of the comparison."""
+    """Yield footnotes on intervals and costs, and the remarks of the comparison."""
     if any(each.reward is not None for each in (*comparison.rows, *comparison.pairs)):
         yield (
             "Gains and differences are of the same tasks; intervals are 95 %, by 10,000 paired "
@@ -300,7 +300,7 @@ def _list_footnotes(comparison: Comparison) -> Iterator[str]:
 
 
 def _group_caveats(comparison: Comparison) -> list[str]:
-    """Return the differences between two runs other than their training, each with its pairs."""
+    """Return the caveats of the pairwise comparisons, each with the pairs of runs concerned."""
     by_text: dict[str, list[str]] = {}
     for pair in comparison.pairs:
         for text in pair.caveats:
@@ -321,10 +321,10 @@ def _points_text(value: float) -> str:
 
 
 def _interval_text(difference: Difference | None, fmt: Callable[[float], str]) -> str:
-    """Return an interval as `+0.05 to +0.19`."""
+    """Format an interval as `+0.05 to +0.19`."""
     return _format(difference, lambda gap: f"{fmt(gap.low)} to {fmt(gap.high)}")
 
 
 def _tally_text(difference: Difference | None) -> str:
-    """Return the numbers of tasks won, lost and tied as `12/3/5`."""
+    """Format the numbers of tasks won, lost and tied as `12/3/5`."""
     return _format(difference, lambda gap: f"{gap.wins}/{gap.losses}/{gap.ties}")

@@ -63,8 +63,8 @@ def config(
 
 
 def _collect_recipe_values() -> dict[str, list[str]]:
-    """Return the values that recipes set, by key, if they differ from the default, and those for
-    your own model, if they differ from the recipe's."""
+    """Return by key the recipe values that differ from the default, and the values for a custom
+    model that differ from the recipe's."""
     from tutelage.config.keys import defaults
     from tutelage.weights.config.presets import RECIPES, recipe_preset
 

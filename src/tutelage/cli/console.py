@@ -48,13 +48,13 @@ class PlainConsole(Console):
 
 
 def output() -> Console:
-    """Return the console of results."""
+    """Return the console for results, on standard output."""
     return _make_console(sys.stdout)
 
 
 def messages() -> Console:
-    """Return the console of progress and errors; in a notebook, which shows errors in red, that of
-    results."""
+    """Return the console for progress and errors, on standard error; on standard output in a
+    notebook, where standard error is shown in red."""
     return _make_console(sys.stdout if Console().is_jupyter else sys.stderr)
 
 
@@ -102,19 +102,18 @@ def fetch(model: str | None) -> None:
 
 
 def say(console: Console, *parts: str | Text | tuple[str, str]) -> None:
-    """Print one line that only the terminal wraps, so that a path or a command can be copied
-    whole."""
+    """Print a line without inserting line breaks, so that paths and commands can be copied."""
     console.print(Text.assemble(*parts), soft_wrap=True)
 
 
 def prose(console: Console, text: str, style: str = "", *, hang: int = 0) -> None:
-    """Print text, wrapped between words on a terminal and unwrapped elsewhere. All lines but the
-    first are indented by `hang` spaces."""
+    """Print text, wrapped at word boundaries if the console is a terminal. Lines after the first
+    are indented by `indent` spaces."""
     say(console, (f"\n{' ' * hang}".join(_wrap(console, text, hang)), style))
 
 
 def _wrap(console: Console, text: str, indent: int) -> list[str]:
-    """Return the lines of a text, wrapped to the width that `indent` columns leave."""
+    """Return the lines of a text, wrapped to the width of the console minus `indent` columns."""
     room = max(20, console.width - indent) if console.is_terminal else sys.maxsize
     return [
         part
@@ -146,7 +145,7 @@ def show_table(console: Console, table: FigureTable) -> None:
 
 
 def build_table(table: FigureTable, indices: Iterable[int] | None = None) -> Table:
-    """Return a rich table of all columns, or of those in `indices`."""
+    """Return a rich table of all columns, or of the columns at `indices`."""
     columns = list(range(len(table.columns)) if indices is None else indices)
     # Columns may share a name ("micro"), so they are set to the right one by one.
     drawn = plain_table(*(escape(table.columns[i]) for i in columns))
@@ -161,7 +160,7 @@ def build_table(table: FigureTable, indices: Iterable[int] | None = None) -> Tab
 
 
 def show_keys(console: Console, rows: Sequence[tuple[str, Any, str]], all_keys: bool) -> None:
-    """Print keys with their values and origins; with `all_keys` also those with default values."""
+    """Print keys with values and origins; keys with default values only if `all_keys` is True."""
     shown = [row for row in rows if all_keys or row[2]]
     for key, value, origin in shown:
         line = escape(f"{key}={json.dumps(value, ensure_ascii=False)}")
@@ -173,14 +172,14 @@ def show_keys(console: Console, rows: Sequence[tuple[str, Any, str]], all_keys: 
 
 
 def next_steps(console: Console, *commands: str) -> None:
-    """Print commands that may follow."""
+    """Print a list of commands to run next."""
     say(console, ("Next", "bold"))
     for command in commands:
         say(console, "  ", command)
 
 
 def facts(console: Console, pairs: Iterable[tuple[str, str]], indent: int = 0) -> None:
-    """Print names and values, one pair per line, with aligned values; long values wrap on a
+    """Print (name, value) pairs, one per line, with aligned values; long values wrap on a
     terminal."""
     listed = list(pairs)
     width = max((len(name) for name, _ in listed), default=0) + 2
@@ -191,18 +190,18 @@ def facts(console: Console, pairs: Iterable[tuple[str, str]], indent: int = 0) -
 
 
 def escape(text: str) -> str:
-    """Return `text` with control characters, lone surrogates and direction marks as escapes."""
+    """Return `text` with control characters, lone surrogates and direction marks escaped."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(value: Any, width: int) -> str:
-    """Return the beginning of a value as one line of at most `width` characters."""
+    """Return the text of a value as one line, truncated to `width` characters."""
     text = escape(" ".join(str(value).split()))
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def percent(fraction: float) -> str:
-    """Format a fraction: 0.945 as `94.5 %`."""
+    """Format a fraction as a percentage, such as `94.5 %` for 0.945."""
     return f"{100 * fraction:.1f} %"
 
 
@@ -218,7 +217,7 @@ def number(value: float) -> str:
 
 
 def cell(value: Any) -> str:
-    """Format a number as a metric, and another value as the beginning of its text."""
+    """Format the value of a table cell: a number as a metric, other values as truncated text."""
     return number(value) if isinstance(value, (int, float)) else one_line(value, 100)
 
 
@@ -228,7 +227,7 @@ def is_utf8(console: Console) -> bool:
 
 
 def format_path(path: Path) -> str:
-    """Return a path relative to the working directory if it is below it, else unchanged."""
+    """Return a path, relative to the working directory if it is inside this directory."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except (OSError, ValueError):
@@ -236,7 +235,7 @@ def format_path(path: Path) -> str:
 
 
 def discard_stream(stream: IO[str]) -> None:
-    """Redirect a stream to the null device, so that the interpreter's last flush does not fail."""
+    """Redirect a stream to the null device, so that the flush at interpreter exit does not fail."""
     try:
         number = stream.fileno()
     except (OSError, ValueError):

@@ -78,7 +78,7 @@ class Phase:
     """Latest reports as (time, steps done), from which the speed is estimated."""
 
     def after(self, now: float, done: int, values: Mapping[str, float]) -> Phase:
-        """Return the phase with one more report."""
+        """Return a copy of the phase, updated with the progress and metrics of a report."""
         pace = (*self.pace, (now, done))[-_PACE:]
         # What was measured now stands for its whole group: a rate that is missing is not the last.
         fresh = {name.partition("/")[0] for name in values}
@@ -86,8 +86,8 @@ class Phase:
         return replace(self, done=done, values={**kept, **values}, pace=pace)
 
     def time_left(self, now: float) -> float | None:
-        """Return the seconds until the phase ends, by its time limit or its speed; None if
-        unknown."""
+        """Return the estimated seconds until the phase ends, from its time limit and its speed;
+        None if unknown."""
         numbers: list[float] = []
         if self.seconds is not None:
             numbers.append(self.seconds - (now - self.began))
@@ -100,7 +100,7 @@ class Phase:
         return max(0.0, min(numbers)) if numbers else None
 
     def fraction_done(self, now: float) -> float | None:
-        """Return the finished fraction of the phase, from 0 to 1; None without a limit."""
+        """Return the finished fraction of the phase, from 0 to 1; None if it has no limit."""
         parts: list[float] = []
         if self.steps:
             parts.append(self.done / self.steps)
@@ -118,7 +118,7 @@ class Phase:
 
     @property
     def format_steps(self) -> list[str]:
-        """Steps as `step 57/300`, or `step 57` without a limit; empty for a phase without steps."""
+        """Steps as `step 57/300`, or `step 57` without a limit; empty if the phase has no steps."""
         if not (self.done or self.steps):
             return []
         most = f"/{number(self.steps)}" if self.steps else ""
@@ -191,7 +191,7 @@ class LiveDisplay(Progress):
             )
 
     def open(self) -> LiveDisplay:
-        """Start drawing before the job reports anything, since it takes time to load."""
+        """Start drawing before the first report of the job, because loading takes time."""
         if self._live is not None:
             with self._ignore_closed_stream():
                 self._live.start()
@@ -204,7 +204,7 @@ class LiveDisplay(Progress):
         self.finish()
 
     def start(self, title: str, lines: Mapping[str, str]) -> None:
-        """Print the title and facts of the job, and start drawing."""
+        """Print the title and settings of the job, and start drawing."""
         self._began, self.worked = self._clock(), True
         with self._ignore_closed_stream():
             say(self._console, (escape(title), "bold"))
@@ -242,7 +242,7 @@ class LiveDisplay(Progress):
             self._print_line("   ".join(words))
 
     def evaluation(self, label: str, done: int, total: int) -> None:
-        """Record the progress of an evaluation; the last rollout ends its line."""
+        """Record the progress of an evaluation; its line is removed after the last rollout."""
         now, self.worked = self._clock(), True
         ended, message = done >= total, f"measuring {escape(label)}: {done} of {total}"
         with self._lock:
@@ -252,7 +252,7 @@ class LiveDisplay(Progress):
             self._print_line(message)
 
     def note(self, text: str) -> None:
-        """Print a line that stays in the scrollback."""
+        """Print a permanent line above the live display."""
         if self._live is None:
             self._print_line(escape(text))
         else:
@@ -298,7 +298,7 @@ class LiveDisplay(Progress):
 
     @contextmanager
     def _ignore_closed_stream(self) -> Generator[None]:
-        """Draw inside the block; stop printing once the stream is closed."""
+        """Context that silences the console if its stream is closed."""
         try:
             yield
         except OSError:

@@ -36,7 +36,7 @@ def doctor() -> None:
 
 
 def _check_machine() -> list[tuple[str, str, str | None]]:
-    """Return rows of (name, value, remedy); the remedy is None if nothing is wrong."""
+    """Return rows of (name, value, remedy); the remedy is None if there is no problem."""
     from tutelage.tools.sandbox import tier_problems
 
     free = shutil.disk_usage(Path.cwd()).free / 2**30

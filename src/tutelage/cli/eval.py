@@ -110,7 +110,7 @@ def _check_targets(targets: Sequence[str], options: EvaluationConfig) -> None:
 
 
 def _resolve(target: str) -> str:
-    """Return a target with the absolute path of an agent file, so that `resume` works from any
+    """Return a target; the path of an agent file is made absolute, so that `resume` works from any
     directory."""
     file, _, name = target.rpartition(".py")
     is_file = Path(f"{file}.py").is_file() and name[:1] in ("", ":")
@@ -118,8 +118,8 @@ def _resolve(target: str) -> str:
 
 
 def _play_evaluation(evaluation: PolicyEvaluation, folder: RunFolder, as_json: bool) -> Evaluation:
-    """Play an evaluation in its run folder. After an interruption, show the rollouts played so
-    far."""
+    """Run an evaluation in its run folder. After an interruption, show the results of the finished
+    rollouts."""
     from tutelage.cli.console import output, say
     from tutelage.cli.display import LiveDisplay
     from tutelage.cli.job import report_stop
@@ -141,8 +141,8 @@ def _play_evaluation(evaluation: PolicyEvaluation, folder: RunFolder, as_json: b
 
 
 def _name_evaluations(evaluations: Sequence[PolicyEvaluation]) -> list[str]:
-    """Return the names of two evaluations: their folders, else their targets, with the models if
-    those are equal."""
+    """Return display names of two evaluations: the names of the folders, or the targets, with
+    models appended to equal targets."""
     if evaluations[0].asked.output is not None:
         return [Path(str(evaluation.asked.output)).name for evaluation in evaluations]
     names = [Path(evaluation.target).name or evaluation.target for evaluation in evaluations]
@@ -158,7 +158,7 @@ def _show_evaluations(
     results: Sequence[Evaluation],
     comparison: Comparison | None,
 ) -> None:
-    """Print each evaluation, and the comparison of two."""
+    """Print each evaluation, then the comparison if there are two."""
     from tutelage.cli.compare import show_pairs
     from tutelage.cli.console import format_path, next_steps, output, say
 
@@ -225,7 +225,7 @@ def _to_json(target: str, options: EvaluationConfig, result: Evaluation) -> dict
 
 
 def _show_evaluation(console: Console, result: Evaluation, samples: int) -> None:
-    """Print the results by family and in total, the counts of judged rollouts, and failures."""
+    """Print results by task family and in total, counts of judged rollouts, and failures."""
     from tutelage.cli.console import facts, number, percent, plain_table, say
     from tutelage.runs.stored_evaluation import (
         REWARD,

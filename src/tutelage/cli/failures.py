@@ -45,7 +45,7 @@ R = TypeVar("R")
 
 
 def report_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Return the verb with its errors printed and converted into exit codes."""
+    """Wrap a command so that errors are printed and converted into exit codes."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -80,13 +80,13 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def stop_reason(interrupt: KeyboardInterrupt) -> str:
-    """Return a sentence on why this process was interrupted; empty if the user interrupted it."""
+    """Return the reason for an interruption as a sentence; empty if the user caused it."""
     reason = getattr(interrupt, "reason", "")
     return f"{reason} " if reason else ""
 
 
 def format_error(error: Exception) -> str | None:
-    """Return the message for an error that a user can fix; None for a bug."""
+    """Return the message of an error that a user can fix; None for a bug."""
     if isinstance(error, TutelageError):
         message = str(error)
     elif isinstance(error, ModuleNotFoundError):

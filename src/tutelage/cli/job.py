@@ -49,7 +49,7 @@ def run_job(folder: RunFolder, job: Job, rank: int = 0) -> None:
 
 
 def run_displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
-    """Run a job with its progress displayed and return its result; see `report_stop` for errors."""
+    """Run a job with a progress display and return its result; see `report_stop` for errors."""
     from tutelage.cli.display import LiveDisplay
 
     with LiveDisplay() as display, report_stop(folder, display):
@@ -58,7 +58,7 @@ def run_displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
 
 @contextmanager
 def report_stop(folder: RunFolder, display: Progress) -> Generator[None]:
-    """Print how to continue a job after whatever ends it.
+    """Print how to resume a job after an interruption or an error.
 
     Raises `typer.Exit` after an interruption. Other errors pass, with a note if the job had begun
     or the disk failed; a rejected job gets no note, since a resume would be rejected as well.

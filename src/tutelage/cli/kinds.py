@@ -29,8 +29,7 @@ _DEFAULT_VIEW = "tutelage.cli.plain_view"
 
 
 def kind_of(folder: RunFolder) -> type[RunKind]:
-    """Return the class of a run's kind. Raises `RunError` for a folder without a kind, or an
-    unknown one."""
+    """Return the `RunKind` class of a run. Raises `RunError` for a missing or unknown kind."""
     from tutelage.runs.kinds import name_of, registered
 
     name = name_of(folder)
@@ -40,7 +39,7 @@ def kind_of(folder: RunFolder) -> type[RunKind]:
 
 
 def find_view(folder: RunFolder) -> Any:
-    """Return the module that shows a run. Raises `RunError` for a folder without a kind."""
+    """Return the module that displays a run. Raises `RunError` for a folder without a kind."""
     from tutelage.runs.kinds import name_of
 
     place = _KNOWN.get(name_of(folder))

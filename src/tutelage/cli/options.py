@@ -39,7 +39,7 @@ AsJson = Annotated[
 
 
 class Traces(Section):
-    """Options of tracing."""
+    """Tracing options."""
 
     otlp: str | None = None
     """OTLP/HTTP endpoint that also receives the traces."""
@@ -68,8 +68,8 @@ _METAVARS: dict[str, str] = {
 
 
 def as_command(func: Callable[..., None], *arguments: str) -> Callable[..., None]:
-    """Return the verb with its models replaced by options and its errors reported; fields named in
-    `arguments` become positional."""
+    """Convert a function into a command: parameters that are models become options, and errors are
+    reported. Fields named in `arguments` become positional arguments."""
     hints = get_type_hints(func, include_extras=True)
     models: dict[str, type[Section]] = {}
     shown: list[inspect.Parameter] = []
@@ -101,7 +101,7 @@ def as_command(func: Callable[..., None], *arguments: str) -> Callable[..., None
 
 
 def _make_option(name: str, field: FieldInfo, *, positional: bool) -> inspect.Parameter:
-    """Return one field as an option of the command line, or with `positional` as an argument."""
+    """Return the command-line option of a field, or its argument if `positional` is True."""
     of = _strip_type(field.annotation)
     unsaid = field.is_required() or field.default in (None, ()) or of is bool
     default = "" if unsaid else f" Default: {str(field.default).removesuffix('.0')}."
@@ -132,14 +132,13 @@ def _make_option(name: str, field: FieldInfo, *, positional: bool) -> inspect.Pa
 
 
 def _is_name_list(field: FieldInfo) -> bool:
-    """Return True if a field takes comma-separated names, so that a repeated option adds to
-    them."""
+    """Return True if a field is a list of names, for which an option can be repeated."""
     names, inside = get_args(Names)[1], [get_args(of)[1:] for of in get_args(field.annotation)]
     return names in field.metadata or any(names in of for of in inside)
 
 
 def _strip_type(hint: Any) -> Any:
-    """Return the type of a field without annotations and None."""
+    """Return a type hint without `Annotated` and without None."""
     if get_origin(hint) is Annotated:
         return _strip_type(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -148,7 +147,7 @@ def _strip_type(hint: Any) -> Any:
 
 
 def _build_model(model: type[Section], values: dict[str, Any]) -> Section:
-    """Build a model from the typed values. Raises `ConfigError` that names each invalid option."""
+    """Build a model from option values. Raises `ConfigError` that lists all invalid options."""
     fields = {name: values[name] for name in model.model_fields if name in values}
     fields = {name: value for name, value in fields.items() if value not in (None, [], False)}
     for name, value in fields.items():

@@ -91,7 +91,7 @@ _SHOWN, _LINES, _REASON = 120, 6, 300
 
 
 def orchestrate_app() -> typer.Typer:
-    """Return the command group with its verbs."""
+    """Return the command group `orchestrate` with its subcommands."""
     group = typer.Typer(
         help="Plan an instruction as a graph of subtasks, and run it.",
         no_args_is_help=True,
@@ -161,7 +161,7 @@ def _plan(config: _PlanConfig) -> None:
 
 
 def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
-    """List the tools available for planning, and their planner."""
+    """List the tools available for planning, and the planner that can use them."""
     loaded = config.load_tools()
     try:
         catalog = config.read_catalog_with(loaded) or builtin_graph().catalog
@@ -184,7 +184,7 @@ def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
 
 
 class _Warnings(Progress):
-    """Prints warnings only; the execution has its own progress display."""
+    """Progress that prints only warnings; the execution has its own progress display."""
 
     worked = True
     """True: a run with a folder has passed all checks, so an error comes from one of its nodes."""
@@ -202,8 +202,8 @@ def _run(config: ExecutionConfig, traces: Traces, as_json: AsJson = False) -> No
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Continue an execution and show its result. Raises `RunError` if it has ended, or if the run
-    has many plans."""
+    """Resume an execution and show its result. Raises `RunError` if it has finished, or if the run
+    has several plans."""
     if folder.read_result() is not None:
         raise RunError(
             f"{folder.name!r} has finished; see it with: tutelage show {format_path(folder.path)}"
@@ -309,8 +309,8 @@ def _read_plan(config: ExecutionConfig, path: Path) -> Plan:
 
 
 def ask_user(question: str, forms: str) -> str:
-    """Ask the user at the terminal about a call and return the typed line. Input typed before the
-    question is discarded."""
+    """Ask the user at the terminal to approve a call and return the typed line. Input typed before
+    the question is discarded."""
     say(messages(), (f"\n{escape(question)}", "bold yellow"))
     with suppress(ImportError, OSError, ValueError):  # no termios on this platform
         import termios
@@ -322,8 +322,7 @@ def ask_user(question: str, forms: str) -> str:
 
 
 def _make_observer(plan: Plan) -> Observer:
-    """Return an observer that prints the plan and further plans to stderr, and a line for each node
-    that ends."""
+    """Return an observer that prints plans to stderr, and a line for each finished node."""
     console, costs = messages(), dict[int, float]()
     say(console, escape(to_text(plan)))
 
@@ -346,7 +345,7 @@ def _make_observer(plan: Plan) -> Observer:
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """Show the trace of one execution, the totals of many, or how to continue a stopped run."""
+    """Show the trace of one execution, the totals of many, or how to resume a stopped run."""
     from tutelage.cli.rollout_view import show_one, show_stored
     from tutelage.cli.runs import say_state
 

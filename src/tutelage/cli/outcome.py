@@ -66,8 +66,8 @@ _FORMATS = {SUCCESS: percent, REWARD: number}
 
 
 def build_tables(result: Mapping[str, Any]) -> list[Table]:
-    """Return the tables of evaluations before and after training and of the control: mean reward if
-    it is graded, and success if it is defined, with the mean reward in its last rows."""
+    """Return tables of the evaluations before and after training and of the control run: mean
+    reward if it is graded, and success if it is defined, in one table if the columns are equal."""
     tables = [_build_table(result, what) for what in quantities(is_graded(result))]
     found = [table for table in tables if table is not None]
     if is_graded(result) or len(found) < 2 or found[0].columns[1:] != found[1].columns[1:]:
@@ -118,7 +118,7 @@ def _build_table(result: Mapping[str, Any], metric: Quantity) -> Table | None:
 def _build_row(
     title: str, sides: Mapping[str, StoredEvaluation | None], names: Sequence[str], metric: Quantity
 ) -> TableRow:
-    """Return one row of evaluations before and after training and of the control."""
+    """Return the table row of evaluations before and after training and of the control run."""
     cells = {name: metric.cell(one, _FORMATS[metric]) for name, one in sides.items()}
     before, after = metric.of(sides["before"]), metric.of(sides["after"])
     cells["change"], tone = "", ""
@@ -133,7 +133,7 @@ def _build_row(
 def show_outcome(
     console: Console, folder: RunFolder, result: Mapping[str, Any], *, go_on: bool = False
 ) -> None:
-    """Print the tables with footnotes, the totals, the paths, and with `go_on` the next
+    """Print the tables with footnotes, the totals and paths, and if `show_next` is True the next
     commands."""
     tables = build_tables(result)
     for table in tables:
@@ -158,8 +158,7 @@ def show_outcome(
 
 
 def _find_question(folder: RunFolder) -> str:
-    """Return a short question of the test, validation or training tasks, quoted for `tutelage
-    ask`."""
+    """Return a short question from the test, validation or training tasks, quoted for a shell."""
     with suppress(TutelageError), open_run(folder) as (store, run_id):
         for mode in (Mode.TEST, Mode.VAL, Mode.TRAIN):
             for rollout in store.rollouts(run_id, mode=mode, limit=_SEARCHED_ROLLOUTS):
@@ -233,7 +232,7 @@ def _list_totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple
 
 
 def list_findings(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the warnings and other findings of a run."""
+    """Yield the warnings and other findings of a run as (name, text) pairs."""
     for warning in result.get("warnings") or ():
         yield "warning", warning
     for entry in result.get("health") or ():

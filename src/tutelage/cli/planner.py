@@ -34,7 +34,7 @@ EXAMPLE = '"Summarise the article, translate the summary to French and read it a
 
 
 class _Flags(Section):
-    """Keys that have their own flag, and the flags for the config file and for `--dry-run`."""
+    """Flags of `train planner`: some configuration keys, the config file and the dry run."""
 
     epochs: str | None = None
     """Phase 1: maximum number of epochs."""

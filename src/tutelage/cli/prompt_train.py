@@ -56,7 +56,7 @@ PROMPT_OPTIONS = (*OF_WEIGHTS, "runners", "rollouts", "budget_usd")
 
 
 def is_prompt_search(recipe: str, algorithm: str | None) -> bool:
-    """Whether a command asks to search for prompts. Raises `ConfigError` for an unknown name."""
+    """Return True if a command searches for prompts. Raises `ConfigError` for an unknown name."""
     from tutelage.algorithms.extensions import METHODS
 
     of_weights = (*OF_ALGORITHMS, *METHODS)
@@ -77,8 +77,7 @@ def is_prompt_search(recipe: str, algorithm: str | None) -> bool:
 
 
 def convert_prompt_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flags for the training of weights, with those of prompt searches converted to
-    keys.
+    """Return the flags of a weight training, with options of prompt searches converted to keys.
 
     Raises `ConfigError` for flags of prompt searches that have no such key.
     """
@@ -104,7 +103,7 @@ def train_prompts(
     file: Path | None,
     dry_run: bool,
 ) -> None:
-    """Search for prompts, or with `dry_run` show the plan and play one task.
+    """Search for prompts, or in a dry run show the plan and play one task.
 
     Raises `typer.Exit` with the exit code of the verdict.
     """
@@ -249,7 +248,7 @@ def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[st
 
 
 def show_holdout_test(console: Console, test: Mapping[str, Any], *, seed_won: bool = False) -> None:
-    """Print a held-out test: table, verdict, improvement. With `seed_won` the seed prompt won."""
+    """Print a held-out test: table, verdict, improvement. `seed_won`: the seed prompt was best."""
     from tutelage.prompts.figures import (
         HOLDOUT_COLUMNS,
         UNCHANGED,
@@ -286,7 +285,7 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, seed_won: bo
 
 
 def _show_next_steps(console: Console, folder: RunFolder) -> None:
-    """Print commands that may follow a search."""
+    """Print commands to run after a search."""
     path = format_path(folder.path)
     next_steps(
         console,

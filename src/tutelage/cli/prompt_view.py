@@ -32,7 +32,7 @@ class PromptDisplay(LiveDisplay, Observer):
     noun = "rollout"
 
     def __init__(self, console: Console, *, rollouts: int | None = None, test: int = 0) -> None:
-        """Set the maximum number of rollouts of the search, and the number of the held-out test."""
+        """Set the maximum number of rollouts in the search, and the number in the held-out test."""
         super().__init__(console)
         self._most = {"search": rollouts, "test": test}
         self._stage = ""

@@ -23,7 +23,7 @@ Run = Annotated[str, typer.Argument(help="Run folder, or the beginning of its na
 
 
 def prompts_app() -> typer.Typer:
-    """Return the command group with its verbs."""
+    """Return the command group `prompts` with its subcommands."""
     group = typer.Typer(help="Inspect a prompt search.", no_args_is_help=True, **PLAIN_TEXT)
     for verb in (_tree, _diff, _confirm, _export):
         group.command(verb.__name__.removeprefix("_"))(as_command(verb))
@@ -104,7 +104,7 @@ def _confirm(
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Seed against best on fresh held-out tasks; the look is counted."""
+    """Compare the seed and the best prompt on fresh held-out tasks; every look is counted."""
     from tutelage.cli.console import messages, output, show_status
     from tutelage.cli.prompt_train import show_holdout_test
     from tutelage.cli.prompt_view import PromptDisplay

@@ -11,7 +11,7 @@ def rm(
     run: Annotated[str, typer.Argument(help="Run folder, or the beginning of its name in runs/.")],
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Delete a run's folder with all that is in it."""
+    """Delete a run's folder and everything in it."""
     import os
     import shutil
     from pathlib import Path

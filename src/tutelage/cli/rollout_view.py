@@ -58,9 +58,9 @@ def show_header(console: Console, rollout: Rollout) -> None:
 def show_rollout(
     console: Console, rollout: Rollout, *, tokens: bool = False, graded: bool = True
 ) -> None:
-    """Print all attempts, the earlier ones only with their failures.
+    """Print the attempts of a rollout, the earlier ones only with their failures.
 
-    With `graded` the reward is printed.
+    The reward is printed if `with_reward` is True.
     """
     for attempt in rollout.attempts[:-1]:
         say(console, (f"\nattempt {attempt.index}: {attempt.status.value}", "bold"))
@@ -186,7 +186,7 @@ def _show_failure(console: Console, attempt: Attempt) -> None:
 
 
 def _print(console: Console, text: str, style: str = "") -> None:
-    """Print indented text; only a terminal wraps it."""
+    """Print indented text, wrapped if the console is a terminal."""
     shown = escape(text)
     if console.is_terminal:
         console.print(Padding(Text(shown, style=style), (0, 0, 0, _INDENT)))
@@ -199,9 +199,9 @@ def _print(console: Console, text: str, style: str = "") -> None:
 
 
 def show_one(console: Console, prefix: str, run: str | None, tokens: bool, content: bool) -> None:
-    """Print the rollout whose id begins with `prefix`, in the run `run` or in any run; with
+    """Print the rollout whose ID begins with `prefix`, from the given run or from any run; with
     `content`, all attributes of its spans. Raises `StoreError` if several rollouts match,
-    `RunError` if none does."""
+    `RunError` if no rollout matches."""
     folders = every() if run is None else [find(run)]
     # The whole id ends with the name of its run.
     folders.sort(key=lambda folder: not prefix.endswith(f"_{folder.name}"))
@@ -271,9 +271,9 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
 
 
 def _find_rollout(prefix: str, folders: Sequence[RunFolder]) -> tuple[Rollout, RunFolder]:
-    """Return the rollout whose id begins with `prefix`, with its folder, the first that has one.
+    """Return the first rollout whose ID begins with `prefix`, and its run folder.
 
-    Raises `StoreError` if several rollouts of one run match, `RunError` if none does.
+    Raises `StoreError` if several rollouts of one run match, `RunError` if no rollout matches.
     """
     for folder in folders:
         if folder.store_address() is None:
@@ -333,7 +333,7 @@ def _show_span(
 
 
 def _format_event(name: str, attributes: Any) -> str | None:
-    """Format a score as `reward = 1`, an exception with its type, and another event by its name."""
+    """Format an event: a score as `reward = 1`, an exception with its type, others by name."""
     if name == names.EVALUATION:
         value = attributes.get(names.SCORE)
         message = number(float(value)) if isinstance(value, (int, float)) else str(value)

@@ -63,7 +63,7 @@ def runs(
 
 
 def _describe_run(folder: RunFolder, now: float) -> dict[str, str]:
-    """Return the cells of one run by column; a cell is empty if its file cannot be read."""
+    """Return the table cells of one run by column; a cell is empty if its file is unreadable."""
     from tutelage.runs.figures import read_object
     from tutelage.runs.folder import is_locked
 
@@ -86,8 +86,8 @@ def _describe_run(folder: RunFolder, now: float) -> dict[str, str]:
 
 
 def _format_steps(folder: RunFolder, config: dict[str, Any], result: dict[str, Any]) -> str:
-    """Return the steps of training, epochs of a planner or rounds of a search; `40/60` for
-    unfinished training, `13/900` for a cold start, empty for a run without steps."""
+    """Return the number of training steps, planner epochs or search rounds; `40/60` for unfinished
+    training, `13/900` for a cold start, empty for a run without steps."""
     finished = result.get("status") == "finished"
     lines = (m for m in reversed(read_last_lines(folder.metrics)) if m.get("phase") != "control")
     last = next(lines, {})
@@ -103,7 +103,7 @@ def _format_steps(folder: RunFolder, config: dict[str, Any], result: dict[str, A
 
 
 def format_disk_use(path: Path) -> str:
-    """Return the total size of the files below a folder, as `12.3 MB`."""
+    """Return the total size of the files in a folder, as `12.3 MB`."""
     size = 0
     for file in path.rglob("*"):
         with suppress(OSError):  # a run at work renames and removes files
@@ -112,7 +112,7 @@ def format_disk_use(path: Path) -> str:
 
 
 def say_state(console: Console, folder: RunFolder) -> None:
-    """Print whether a run without a result is running, or how to continue it."""
+    """Print that an unfinished run is running, or how to resume it."""
     from tutelage.cli.console import say
     from tutelage.runs.folder import is_locked
     from tutelage.runs.resume_hint import resume_hint
@@ -124,7 +124,7 @@ def say_state(console: Console, folder: RunFolder) -> None:
 
 
 def read_last_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines at the end of a metrics file; unreadable lines are skipped."""
+    """Return the last complete lines of a metrics file; unreadable lines are skipped."""
     from tutelage.bounded import json_lines
 
     if not path.is_file():
@@ -141,9 +141,9 @@ def read_last_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _format_tests(result: dict[str, Any]) -> dict[str, str]:
-    """Return the cells of the tests, sampled before and after training, or greedy if only that was
-    evaluated: success in percent, mean reward, and the counts of judged rollouts and of tasks that
-    were trained on."""
+    """Return the table cells of test results: success in percent, mean reward, and the counts of
+    judged rollouts and of tasks that were trained on. The results are sampled before and after
+    training, or greedy if no others exist."""
     from tutelage.runs.stored_evaluation import REWARD, SUCCESS, read_evaluation
     from tutelage.tasks.overlap import count_shared
 

@@ -176,8 +176,8 @@ def _make_client(target: str | None, options: _ServeOptions, gateway: Gateway) -
 
 
 def _read_secret(options: _ServeOptions) -> str | None:
-    """Return the API key that the user chose. Raises `ConfigError` for a key that clients cannot
-    send."""
+    """Return the API key set by the user, or None. Raises `ConfigError` for a key that clients
+    cannot send."""
     from tutelage.config.api_keys import validate_api_key
     from tutelage.errors import ConfigError
 
@@ -191,7 +191,7 @@ def _read_secret(options: _ServeOptions) -> str | None:
 
 
 def _close_log(log: CallLog, recorder: Recorder) -> None:
-    """Close the record and print the number of calls that are missing in it."""
+    """Close the call log and print the number of calls that are missing from it."""
     from tutelage.cli.failures import warn
 
     log.close()

@@ -39,7 +39,7 @@ Text = str | None
 
 
 class _TrainFlags(Section):
-    """Flags of `train` that are spellings of keys."""
+    """Flags of `train` that set configuration keys."""
 
     algorithm: Text = None
     """Weights: `rl` from rewards, `sft` from demonstrations, or a method of `rl` such as `grpo` or
@@ -107,7 +107,7 @@ class _TrainFlags(Section):
 
 
 class _TrainOptions(Section):
-    """Flags of `train` that are not keys."""
+    """Flags of `train` that do not set configuration keys."""
 
     config: Path | None = None
     """Configuration keys from a JSON or TOML file."""
@@ -205,8 +205,8 @@ def train(
 def resolve_recipe(
     recipe: str, overrides: Sequence[str], flags: Mapping[str, Any]
 ) -> tuple[str, list[str]]:
-    """Return the recipe and the overrides; with an environment the recipe may be omitted. Raises
-    `ConfigError` without a recipe and an environment."""
+    """Return the recipe and the overrides; the recipe may be omitted if an environment is set.
+    Raises `ConfigError` if both are missing."""
     if "=" in recipe and "environment" in flags:
         recipe, overrides = "", [recipe, *overrides]
     if not recipe and "environment" not in flags:
@@ -234,8 +234,7 @@ def _check_recipe(recipe: str) -> None:
 
 
 def _create_run_folder(resolved: Resolved) -> Path:
-    """Return the path of the run folder, which is created if it is new; print keys without
-    effect."""
+    """Create the run folder if necessary and return its path; warn about keys without effect."""
     from tutelage.runs.folder import folder_at, place_of
     from tutelage.weights.paths import continued
 
@@ -328,7 +327,7 @@ def _train_agent(
 
 
 def _show_preview(console: Console, preview: SFTPreview) -> None:
-    """Print the first demonstration with its trained part marked, and the size of the data."""
+    """Print the first demonstration, with trained tokens highlighted, and the size of the data."""
     from tutelage.cli.console import escape, facts, number, say
     from tutelage.errors import counted
 

@@ -25,7 +25,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Resume a training and show its result."""
+    """Resume a training run and show its result."""
     from tutelage.cli.job import run_job
     from tutelage.trainer.agent_file import resume_agent
     from tutelage.weights import jobs
@@ -72,7 +72,7 @@ def show(console: Console, folder: RunFolder) -> None:
 
 
 def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:
-    """Print one row per phase: its steps, and the first and last values of its metrics."""
+    """Print a table of phases with the number of steps and the first and last metric values."""
     from tutelage.cli.console import number, plain_table
 
     lines = [line for line in lines if line.get("step")]  # a measurement is no step

@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 class Section(BaseModel):
-    """Frozen group of keys; unknown keys and numbers that are not finite are rejected."""
+    """Frozen group of configuration keys; unknown keys and non-finite numbers are rejected."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -50,7 +50,7 @@ def _split_paths(value: Any) -> Any:
 
 
 def read_success(text: str) -> tuple[str | None, float | None]:
-    """Return the reward part and the minimum of `right`, `>=0.5` or `right>=0.5`.
+    """Parse a rule such as `right`, `>=0.5` or `right>=0.5` into a reward part and a minimum.
 
     Raises `ValueError` for any other text.
     """
@@ -62,9 +62,9 @@ def read_success(text: str) -> tuple[str | None, float | None]:
     if bounded and not isfinite(number):
         raise ValueError(f"{bound!r} after >= is not a number")
     if not bounded and not isnan(number):
-        raise ValueError(f"write a bound with >=, such as >={name}")
+        raise ValueError(f"write a minimum with >=, such as >={name}")
     if not name and not bounded:
-        raise ValueError("expected a part of the reward or a bound, such as right or >=0.5")
+        raise ValueError("expected a reward part or a minimum, such as right or >=0.5")
     return name or None, number if bounded else None
 
 
@@ -134,7 +134,7 @@ Measurements = Annotated[tuple[Measurement, ...], BeforeValidator(_split_names)]
 
 
 class RunSettings(Section):
-    """Settings of any run; the model of each kind adds its own keys."""
+    """Settings that all runs share; each kind of run adds its own keys."""
 
     seed: CountOrZero = 0
     """Random seed of the run."""
@@ -146,7 +146,7 @@ class RunSettings(Section):
 
 
 def plain(value: Any) -> Any:
-    """Return `value` with tuples as lists, as JSON would restore it."""
+    """Convert tuples in `value` to lists, as a round trip through JSON does."""
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in cast("Sequence[Any]", value)]
     return value

@@ -104,7 +104,7 @@ class AlgorithmConfig(Section):
 
 
 class _OverlongBufferConfig(Section):
-    """Soft length penalty of DAPO: the last tokens of the response length cost more and more."""
+    """Soft length penalty of DAPO, which grows over the last tokens of the response length."""
 
     enable: bool = False
     """Add a negative reward to rollouts close to the response length (DAPO)."""
@@ -148,7 +148,7 @@ class PolicyLossConfig(Section):
 
     loss_mode: Extension = "vanilla"
     """Policy loss; `vanilla` is PPO's clipped ratio with a dual clip; `FILE.py:name` is a custom
-    one."""
+    loss."""
     tau_pos: Positive = 1.0
     """Temperature of `sapo` where the advantage is positive."""
     tau_neg: Positive = 1.05
@@ -187,7 +187,7 @@ fewer micro-batches are faster."""
 
 
 class ActorConfig(Section):
-    """How the policy is updated from one batch of rollouts."""
+    """Update of the policy from one batch of rollouts."""
 
     ppo_mini_batch_size: Annotated[Count | None, BY_REWARDS] = None
     """Rollouts per optimizer step; groups stay together if it is large enough. Null is the whole
@@ -310,7 +310,7 @@ class RolloutConfig(Section):
 
 
 class AsyncTrainingConfig(Section):
-    """Asynchronous training: rollouts are played ahead of the steps that learn from them."""
+    """Asynchronous training: rollouts are sampled ahead of the steps that train on them."""
 
     staleness_threshold: Annotated[CountOrZero, BY_REWARDS] = 0
     """Maximum number of policy versions between a rollout and the step that trains on it. 0 plays

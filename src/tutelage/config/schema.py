@@ -378,12 +378,12 @@ class RunConfig(RunSettings):
 
     @property
     def epochs(self) -> int | None:
-        """Epochs after which training ends; None if a number of steps or the time ends it."""
+        """Number of training epochs; None if training is limited by steps or time instead."""
         return self.trainer.total_epochs if self.trainer.total_training_steps is None else None
 
     @property
     def is_local(self) -> bool:
-        """True if one node plays and trains, without Ray's workers."""
+        """True if rollouts and training run on one node without Ray workers."""
         return self.agent.placement == "local" and self.trainer.nnodes == 1
 
     @property
@@ -398,8 +398,8 @@ class RunConfig(RunSettings):
 
     @property
     def updates_per_batch(self) -> int:
-        """Optimizer steps per batch; all but the first are off-policy. A batch of a limited epoch
-        may be smaller and have fewer."""
+        """Optimizer steps per batch; all except the first are off-policy. A smaller batch of a
+        limited epoch may have fewer steps."""
         return -(-self.rollouts_per_batch // self.rollouts_per_update) * self.actor.ppo_epochs
 
     @property
@@ -416,16 +416,16 @@ class RunConfig(RunSettings):
 
     @property
     def needs_calls(self) -> bool:
-        """True if the first turns of a rollout are constrained to tool calls."""
+        """True if turns are constrained to tool calls until the first tool call."""
         return self.agent.use_agent and self.agent.tool_choice == "required"
 
     @property
     def asks_for_tools(self) -> bool:
-        """True if tools are named, or required, or the recipe's own tasks need them."""
+        """True if tools are configured or required, or the tasks of the recipe need tools."""
         return bool(self.agent.tools) or not self.data.train_files or self.needs_calls
 
     @property
     def needs_reference(self) -> bool:
-        """True if a KL to the reference policy is enabled, so that its model is loaded."""
+        """True if a KL term is enabled, so that the reference model is loaded."""
         kl_on = self.algorithm.use_kl_in_reward or self.actor.use_kl_loss
         return self.algorithm.name == "rl" and kl_on

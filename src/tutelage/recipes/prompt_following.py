@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _load_embedded_policy() -> Policy:
-    """Load the policy, and set torch to one thread."""
+    """Load the embedded policy, and set torch to one thread."""
     import torch
 
     from tutelage.policy.model import load_policy

@@ -66,7 +66,7 @@ def prompted_tasks(split: str, n: int, seed: int) -> list[Task]:
 
 
 def _make_task(problem: Problem, rng: random.Random) -> Task:
-    """Return the task of a problem, with a random wording."""
+    """Return a task for a problem, with a randomly chosen wording."""
     question = rng.choice(_QUESTIONS[problem.family]).format(**problem.words)
     ((name, arguments),) = problem.calls
     digest = hashlib.blake2b(problem.key.encode(), digest_size=6).hexdigest()

@@ -29,7 +29,7 @@ from tutelage.types import Task
 
 
 def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int = 0) -> None:
-    """Check an environment: a name, a class, a function or a factory. Not for async code.
+    """Check an environment, passed as a name, class, function or factory. Not for async code.
 
     Plays its tasks, or `tasks`, and raises `AssertionError` with all problems: a failure, an
     episode that differs when it is played again, instances that share state, threads and child
@@ -44,9 +44,9 @@ def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int
         tasks = tasks or train
         same = [task for task in test if any(task.fields == other.fields for other in train)]
         if same:
-            problems.append(f"the test task {same[0].id!r} is a training task too")
+            problems.append(f"the test task {same[0].id!r} is also a training task")
     if not tasks:
-        raise AssertionError(f"the environment {factory.name!r} has no tasks: pass some")
+        raise AssertionError(f"the environment {factory.name!r} has no tasks; pass tasks=[...]")
     before = _list_running()
     problems += asyncio.run(_play_tasks(factory, tasks[:4], seed))
     late = time.monotonic() + 2.0
@@ -55,11 +55,11 @@ def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int
     problems += [f"close left the {name} behind" for name in left]
     if problems:
         lines = "\n".join(f"- {problem}" for problem in dict.fromkeys(problems))
-        raise AssertionError(f"the environment {factory.name!r} breaks the protocol:\n{lines}")
+        raise AssertionError(f"the environment {factory.name!r} violates the protocol:\n{lines}")
 
 
 async def _play_tasks(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int) -> list[str]:
-    """Play the tasks alone, twice, with the expert, and two at once; return the problems."""
+    """Run tasks alone, repeatedly, with the expert and concurrently; return the problems."""
     problems: list[str] = []
     alone: list[tuple[Task, PlayedEpisode]] = []
     expert = factory.expert
@@ -101,7 +101,7 @@ async def _play_tasks(factory: EnvironmentFactory, tasks: Sequence[Task], seed: 
 
 
 def _list_running() -> set[str]:
-    """Return the names of threads and child processes of this process, without the package's."""
+    """Return the names of threads and child processes, except those of this package."""
     threads = [t.name for t in threading.enumerate()]
     names = {f"thread {n!r}" for n in threads if not n.startswith(("tutelage-", "asyncio_"))}
     files = Path(f"/proc/{os.getpid()}/task").glob("*/children")

@@ -31,7 +31,7 @@ Replies = Iterable[Reply] | Callable[["Request"], Reply | Awaitable[Reply]]
 
 
 class ScriptedEngine:
-    """An `Engine` that replays a script; `requests` and `released` record its use."""
+    """`Engine` that replays scripted replies; `requests` and `released` record its use."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ScriptedEngine:
         logprob: float = -1.0,
         version: int = 0,
     ) -> None:
-        """`max_length` is in tokens; every sampled token gets `logprob`."""
+        """Set the context length `max_length` in tokens, and the `logprob` of every token."""
         self.requests: list[Request] = []
         self.released: list[str] = []
         self.version, self.max_length = version, max_length
@@ -58,7 +58,7 @@ class ScriptedEngine:
         """Do nothing: no memory is held."""
 
     async def sample(self, request: Request) -> Sampled:
-        """Return the next reply, cut to what `max_tokens` and the context allow.
+        """Return the next reply, truncated to `max_tokens` and the context length.
 
         Raises `ContextOverflowError` if the prompt leaves no room, the script's own exceptions, and
         `EngineError` if the script has no reply left.
@@ -90,10 +90,10 @@ class ScriptedEngine:
         return Sampled(ids, logprobs, logprobs, reason, self.version)
 
     def release(self, session: str) -> None:
-        """Record that a session was closed."""
+        """Record the end of a session."""
         self.released.append(session)
 
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
-        """Return a context around a rollout that does nothing."""
+        """Return a context manager for a rollout that has no effect."""
         yield

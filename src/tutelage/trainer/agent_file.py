@@ -31,7 +31,7 @@ _OBJECTS = ("train", "val", "test", "model", "reward", "output", "runners")
 def make_trainer(
     keys: RL, flags: Mapping[str, Any], output_dir: Path | None, progress: Progress
 ) -> Trainer:
-    """Return the trainer of a command. Raises `ConfigError`."""
+    """Return the `Trainer` of a command. Raises `ConfigError` for unsupported flags."""
     if flags.get("tools"):
         raise ConfigError(
             f"--tools={flags['tools']!r} cannot be used here: a custom agent uses the tools of its "
@@ -57,8 +57,7 @@ def make_trainer(
 
 
 def merge_file(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
-    """Return the flags, with tasks, model, reward and output from a file of keys if no flag sets
-    them.
+    """Return the flags; missing tasks, model, reward and output come from a configuration file.
 
     Raises `ConfigError` for a file that cannot be read.
     """
@@ -69,7 +68,7 @@ def merge_file(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
 
 
 def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None) -> RL:
-    """Return the keys of a command with their origins: overrides, flags and a file."""
+    """Return the configuration keys of a command, from overrides, flags and a file."""
     parsed = parse_overrides(overrides)
     own = {name: value for name, value in flags.items() if name not in (*_OBJECTS, "tools")}
     in_file = {} if file is None else dict(flatten(read_keys(file)))
@@ -79,7 +78,7 @@ def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | Non
 
 
 def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool = False) -> JSON:
-    """Resume the training of an agent in a file, and return the content of result.json."""
+    """Resume the training of an agent in a file, and return the content of `result.json`."""
     stored = json.loads(folder.agent.read_text(encoding="utf-8"))
     load_agent(stored["file"])  # which says so where the file is gone
     resolved = Resolved.from_json(folder.config.read_text(encoding="utf-8"))

@@ -57,7 +57,7 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
 
 
 def check_arguments(arguments: Mapping[str, object], unknown: Mapping[str, object]) -> None:
-    """Raise `ConfigError` for unknown arguments of a `Trainer`, and for values of a wrong type."""
+    """Raise `ConfigError` for unknown arguments of a `Trainer` and for values of a wrong type."""
     for name, value in unknown.items():
         key = name in all_spellings()
         way = f"; {name} is a training key: algorithm=RL({name}={value!r})" if key else ""
@@ -78,8 +78,8 @@ def check_arguments(arguments: Mapping[str, object], unknown: Mapping[str, objec
 def agent_of(
     source: Any, resources: Mapping[str, Any]
 ) -> tuple[Agent, Mapping[str, Any], str | None]:
-    """Return the agent, given as an object or as AGENT.py or AGENT.py:name, with the resources of
-    its module, which `resources` override, and the reference of its file."""
+    """Load an agent from an object, AGENT.py or AGENT.py:name. Return the agent, the resources of
+    its module updated with `resources`, and the file reference or None."""
     agent, found = load_agent(source, resources)
     if not isinstance(source, (str, Path)):
         return agent, found, None
@@ -88,7 +88,7 @@ def agent_of(
 
 
 def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Policy]:
-    """Return policies by name; a single policy is the main one."""
+    """Return policies by name; a single policy gets the name of the main policy."""
     if policy is None:
         return {}
     from tutelage.policy.model import Policy
@@ -101,7 +101,7 @@ def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Polic
 
 
 def reward_of(reward: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:
-    """Return a reward function, also from a plain function or a registered name."""
+    """Convert a plain function or a registered name into a reward function."""
     if reward is None or isinstance(reward, RewardFunction):
         return reward
     if isinstance(reward, str):
@@ -115,13 +115,13 @@ def reward_of(reward: RewardFunction | Callable[..., Any] | str | None) -> Rewar
 
 
 def files_of(tasks: Tasks | None) -> list[str]:
-    """Return the files of tasks; empty for rows."""
+    """Return the absolute paths of task files; empty if the tasks are rows."""
     rows = [tasks] if isinstance(tasks, (str, Path)) else tasks or ()
     return [str(Path(row).resolve()) for row in rows if isinstance(row, (str, Path))]
 
 
 def tasks_of(tasks: Tasks | None, name: str) -> Sequence[Task] | None:
-    """Return tasks as a dataset; None stays None."""
+    """Return tasks as a dataset, or None if `tasks` is None."""
     if tasks is None or isinstance(tasks, Dataset):
         return tasks
     rows = [tasks] if isinstance(tasks, (str, Path)) else list(tasks)
@@ -141,8 +141,8 @@ def tasks_of(tasks: Tasks | None, name: str) -> Sequence[Task] | None:
 def roles_of(
     resources: NamedResources, endpoints: Mapping[str, str], policies: Mapping[str, Policy]
 ) -> Roles:
-    """Return the role of each LLM of a training. Raises `ConfigError` if no LLM is trained, or a
-    policy has no LLM."""
+    """Return the roles of the LLMs in a training run. Raises `ConfigError` if no LLM is trained, or
+    if a policy has no LLM."""
     roles = Roles.of(resources, endpoints)
     if roles.main is None:
         raise ConfigError(
@@ -166,13 +166,13 @@ def roles_of(
 
 
 def environment_of(environment: Any) -> EnvironmentFactory | None:
-    """Return the environment of a class, a function or a factory; None for a name, which the
-    configuration keeps. Raises `ConfigError` for another object."""
+    """Convert an environment class, function or factory into a factory; None for a name, which is
+    stored in the configuration. Raises `ConfigError` for any other object."""
     return None if environment is None or isinstance(environment, str) else as_factory(environment)
 
 
 def play_once(inputs: TrainingInputs, job_inputs: JobInputs, n: int) -> list[Rollout]:
-    """Play the first `n` tasks once each, and return the rollouts."""
+    """Run one rollout for each of the first `n` tasks, and return the rollouts."""
     from tutelage.weights.placement import FROZEN, LocalPlacement, PlaySettings
 
     policies = {POLICY: inputs.policy, FROZEN: inputs.policy, **inputs.others}
@@ -188,7 +188,7 @@ def play_once(inputs: TrainingInputs, job_inputs: JobInputs, n: int) -> list[Rol
 
 
 def remotes_of(resources: NamedResources, roles: Roles, config: RunConfig) -> RemoteServers | None:
-    """Return clients of the LLMs that servers provide; None if there are none.
+    """Return clients of the LLMs on remote servers; None if all LLMs are local.
 
     Raises `ConfigError` for a trained LLM whose server cannot return valid log-probabilities.
     """

@@ -47,15 +47,15 @@ Plan = tuple[Resolved, Path, JobInputs]
 
 
 def default_progress() -> Progress:
-    """Return the display of a job: live on a terminal, lines in a notebook, a file or a log."""
+    """Return a progress display: live on a terminal, plain lines in a notebook, file or log."""
     # The module stands below the trainer: it is found when it is shown.
     return importlib.import_module("tutelage.cli.display").LiveDisplay().open()
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, in a thread if an event loop is running, as in a notebook.
+    """Run a coroutine to completion, in a thread if an event loop is running, as in a notebook.
 
-    Ctrl-C, SIGTERM and SIGHUP cancel it, and are raised after it has ended.
+    Ctrl-C, SIGTERM and SIGHUP cancel the coroutine and are raised after its end.
     """
     logging.getLogger("asyncio").addFilter(_is_relevant)
     with graceful_exit():
@@ -67,8 +67,8 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def _close_clients(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Await the work, then close clients that agents left open: closing them after their loop is
-    closed would print a traceback."""
+    """Await a coroutine, then close clients that agents left open. Closing a client after its event
+    loop was closed would print a traceback."""
     try:
         return await coroutine
     finally:
@@ -78,8 +78,7 @@ async def _close_clients(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    """Return False for a log record of asyncio about a client that an agent left open in a closed
-    loop."""
+    """Return False for asyncio log records about clients left open in a closed event loop."""
     return not record.exc_info or str(record.exc_info[1]) != "Event loop is closed"
 
 
@@ -111,8 +110,8 @@ def _run_in_thread(coroutine: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def report_stop(place: str | Path, progress: Progress, *, own: bool = True) -> Generator[None]:
-    """Report how to resume the run of a folder after an interruption, unless the caller has a
-    display of its own (`own` is False)."""
+    """Report an interruption and how to resume the run, if `notify` is True. False is for callers
+    with their own display."""
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -124,8 +123,8 @@ def report_stop(place: str | Path, progress: Progress, *, own: bool = True) -> G
 
 
 def agree_on_plan(output_dir: Path | None, make_plan: Callable[[Path], Plan]) -> Plan:
-    """Return what `make_plan` makes of the run folder, a new one without `output_dir`. All ranks get the
-    folder of the first rank, which alone raises errors."""
+    """Return the plan for a run folder, a new one if `output_dir` is None. All ranks use the folder
+    of the first rank, and only the first rank raises errors."""
     with packages_of_training():
         from tutelage.weights.process_group import in_step, launched
 
@@ -144,13 +143,13 @@ def agree_on_plan(output_dir: Path | None, make_plan: Callable[[Path], Plan]) ->
 async def train_weights(
     resolved: Resolved, place: Path, job_inputs: JobInputs, progress: Progress
 ) -> TrainingResult:
-    """Train weights: agents play in this event loop, training runs in a thread. Ranks other than
-    the first play nothing."""
+    """Train weights: agents run in this event loop, training runs in a thread. Only the first rank
+    runs agents."""
     from tutelage.weights import jobs
 
     def job() -> TrainingResult | KeyboardInterrupt | SystemExit:
-        """Train. An interruption, and the exit of another rank, are returned as values: raised in a
-        thread, they would stop the event loop instead of this task."""
+        """Run the training. Interruptions and the exit of another rank are returned, not raised,
+        because an exception in a thread would stop the event loop instead of this task."""
         folder = RunFolder(place) if follows() else folder_at(place)
         try:
             details = jobs.train(resolved, folder, progress, job_inputs)
@@ -183,8 +182,8 @@ def prepare_agent(
     model: str | Path | None,
     factory: EnvironmentFactory | None,
 ) -> PreparedEvaluation:
-    """Return an agent with its tasks and models, prepared for evaluation; `keys` are those of an
-    evaluation. Raises `ConfigError` for an LLM without a model."""
+    """Prepare the evaluation of an agent with its tasks and models; `keys` are the fields of an
+    `EvaluationConfig`. Raises `ConfigError` for an LLM without a model."""
     tasks = tasks_of(test_dataset, "test")
     if tasks is None and factory is not None:
         tasks = environment_tasks(factory, {"test": TEST_TASKS}, keys.get("seed", 0))["test"]
@@ -231,7 +230,7 @@ def prepare_agent(
 
 
 async def play_evaluation(prepared: PreparedEvaluation, progress: Progress) -> Evaluation:
-    """Play an evaluation, in a run folder if it has an output folder."""
+    """Run an evaluation, in a run folder if it has an output folder."""
     output, name = prepared.asked.output, prepared.evaluated_agent.agent.name
     with evaluation_folder(output) as folder:
         with nullcontext() if output is None else report_stop(output, progress):

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """Trains an agent by an algorithm; `docs/agents.md` explains all arguments.
+    """Trainer of an agent with an algorithm; `docs/agents.md` explains all arguments.
 
     The policy is `policy` (a `Policy`, or several by name), else the model at `model`, else the
     folder that the policy's `LLM` names, else the embedded small one. `endpoints` says where other
@@ -125,7 +125,7 @@ class Trainer:
                 "algorithm=APO(...), GEPA(...), Reflect(...) or Screen(...)"
             )
         if prompts and num_epochs is not None:
-            raise ConfigError("num_epochs is for weights; limit a search with APO(rounds=...)")
+            raise ConfigError("num_epochs needs RL or SFT; limit a search with APO(rounds=...)")
         if n_runners is not None and n_runners < 1:
             raise ConfigError(f"n_runners={n_runners!r} must be at least 1")
         self.algorithm: RL | Algorithm = algorithm or RL()
@@ -155,8 +155,8 @@ class Trainer:
         *,
         val_dataset: Tasks | None = None,
     ) -> TrainingResult:
-        """Train `agent` and return its result; its rollouts play in this event loop. An agent is a
-        function, an object, or the file of one, `AGENT.py` or `AGENT.py:name`.
+        """Train `agent` and return the result; rollouts run in this event loop. An agent is a
+        function, an object, or a file reference: `AGENT.py` or `AGENT.py:name`.
 
         In a folder that holds the same run, unfinished, it goes on from the latest checkpoint.
         Cancelling ends the run, which can be continued. Raises `ConfigError` and other
@@ -188,8 +188,8 @@ class Trainer:
         *,
         val_dataset: Tasks | None = None,
     ) -> TrainingResult:
-        """Run `train` without an event loop, also in notebooks. Ctrl-C, SIGTERM and SIGHUP end the
-        run, which can be resumed; the latter two also end the process."""
+        """Run `train` synchronously, also in notebooks. Ctrl-C, SIGTERM and SIGHUP stop the run,
+        which can be resumed; SIGTERM and SIGHUP also end the process."""
         return run_blocking(self.train(agent, train_dataset, val_dataset=val_dataset))
 
     def evaluate(
@@ -202,11 +202,11 @@ class Trainer:
         success: str | None = None,
         output_dir: str | Path | None = None,
     ) -> Evaluation:
-        """Play the test tasks with the trainer's policy, model or endpoints, without training.
+        """Evaluate an agent on the test tasks with the trainer's policy, model or endpoints.
 
-        Each task has `samples` rollouts, at temperature 0 for one and else 1; `success` defines
-        success, such as `right` or `>=0.5`. With `output_dir` it is a run, which can be resumed.
-        `a.compare(b)` is the paired difference of two evaluations.
+        Each task has `samples` rollouts, at temperature 0 for one sample and 1 for several;
+        `success` defines success, such as `right` or `>=0.5`. With `output_dir` the evaluation can
+        be resumed. `a.compare(b)` is the paired difference of two evaluations.
         """
         passed = _check_tasks("test_dataset", test_dataset)
         tasks = self.test_dataset if passed is None else passed
@@ -230,15 +230,15 @@ class Trainer:
             progress.finish()
 
     def dev(self, agent: Any, n: int = 3) -> DevReport:
-        """Play `n` training tasks with the untrained policy, or for a prompt search with the
-        initial prompt, and return a report.
+        """Run an agent on `n` training tasks with the untrained policy, or the initial prompt of a
+        prompt search, and return a report.
 
         Nothing is trained or stored: the report shows calls, agents, tokens, rewards and failures.
         """
         return run_blocking(self.preflight(agent, n))
 
     async def preflight(self, agent: Any, n: int) -> DevReport:
-        """Run `dev` in an event loop, in which the rollouts play."""
+        """Run `dev` asynchronously; rollouts run in the current event loop."""
         if not isinstance(self.algorithm, RL):
             setup = self._prepare_search(self.algorithm, agent, None, None)
             return DevReport(tuple(await preflight(setup, n)))
@@ -256,7 +256,7 @@ class Trainer:
     # ------------------------------------------------------------ what they share
 
     def _split_tasks(self, train: Tasks | None, val: Tasks | None) -> dict[str, Tasks | None]:
-        """Return the tasks by split; `train` and `val` replace the trainer's own."""
+        """Return the tasks by split; `train` and `val` override the trainer's datasets."""
         return {
             "train": self.train_dataset if train is None else train,
             "val": self.val_dataset if val is None else val,
@@ -305,7 +305,7 @@ class Trainer:
         val_dataset: Tasks | None,
         place: Path,
     ) -> Plan:
-        """Check everything that can be checked without a model, and return the training."""
+        """Check all inputs that can be checked without a model, and return the training plan."""
         player, own, file = agent_of(agent, self.resources)
         values = {**player.own_resources(), **own}
         if not any(isinstance(v, LLM) and not v.tokenizer_only for v in values.values()):
@@ -322,7 +322,7 @@ class Trainer:
                     "(test_dataset is played before and after)"
                 )
         elif train is None and (val is not None or test is not None):
-            raise ConfigError("val_dataset and test_dataset also need a train_dataset")
+            raise ConfigError("val_dataset and test_dataset need a train_dataset; pass one")
         main = cast("str", roles.main)
         resolved = self._configure(algorithm, train, test, place, model_folder(resources[main]))
         if not self._policies and resolved.config.model.path in (None, SHIPPED):
@@ -382,7 +382,7 @@ class Trainer:
 
 
 def _check_tasks(name: str, tasks: Tasks | EllipsisType) -> Tasks | None:
-    """Return the tasks, or None if the argument was omitted. Raises `ConfigError` for None."""
+    """Return the tasks, or None if the argument was omitted. Raises `ConfigError` for `None`."""
     if cast("object", tasks) is None:
         raise ConfigError(
             f"{name}=None is not supported; pass rows, a Dataset or a file, or omit it for the "
