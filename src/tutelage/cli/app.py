@@ -47,7 +47,7 @@ VERBS: Mapping[str, str] = {
     "index": "Build a search index over local files.",
     "validate": "Test a reward on right, empty, constant and hacked answers.",
     "config": "List the keys of a run, with each recipe's values.",
-    "doctor": "Show what this machine offers and what is missing.",
+    "doctor": "Check the hardware and the installed packages.",
     "prompts": "Inspect a prompt search.",
     "orchestrate": "Plan an instruction as a graph of subtasks, and run it.",
 }
@@ -110,7 +110,7 @@ class _LazyGroup(TyperGroup):
 
 
 @cache
-def load_command(target: str, kind: type[TyperCommand] = TyperCommand) -> Any:
+def load_command(target: str, command_class: type[TyperCommand] = TyperCommand) -> Any:
     """Return the command, or the group of commands, defined at `module:function`."""
     from tutelage.cli.options import as_command
 
@@ -119,7 +119,7 @@ def load_command(target: str, kind: type[TyperCommand] = TyperCommand) -> Any:
     if name.endswith("_app"):
         return get_command(verb())
     own = typer.Typer(**PLAIN_TEXT)
-    own.command(cls=kind)(as_command(verb))
+    own.command(cls=command_class)(as_command(verb))
     return get_command(own)
 
 

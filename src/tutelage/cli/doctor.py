@@ -18,7 +18,7 @@ _PACKAGES = (*("transformers", "tokenizers", "safetensors", "gguf", "llguidance"
 
 
 def doctor() -> None:
-    """Show what this machine offers and what is missing."""
+    """Check the hardware and the installed packages."""
     from tutelage.cli.console import escape, output, say
 
     console, pairs = output(), _check_machine()

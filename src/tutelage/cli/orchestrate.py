@@ -206,12 +206,12 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
     has several plans."""
     if folder.read_result() is not None:
         raise RunError(
-            f"{folder.name!r} has finished; see it with: tutelage show {format_path(folder.path)}"
+            f"the run {folder.name!r} has finished; see: tutelage show {format_path(folder.path)}"
         )
     if not (folder.path / PLAN).is_file():
         raise RunError(
-            f"{folder.name!r} executed many plans and cannot be resumed; start again with another "
-            "--output: tutelage orchestrate collect"
+            f"the run {folder.name!r} has several plans and cannot be resumed; start again with "
+            "another --output: tutelage orchestrate collect"
         )
     own = {"plan": folder.path / PLAN, "checkpoint": None, "allow_changes": allow_changes}
     config = stored_settings(folder, ExecutionConfig).model_copy(update=own)
@@ -308,7 +308,7 @@ def _read_plan(config: ExecutionConfig, path: Path) -> Plan:
     return plan
 
 
-def ask_user(question: str, forms: str) -> str:
+def ask_user(question: str, choices: str) -> str:
     """Ask the user at the terminal to approve a call and return the typed line. Input typed before
     the question is discarded."""
     say(messages(), (f"\n{escape(question)}", "bold yellow"))
@@ -317,7 +317,7 @@ def ask_user(question: str, forms: str) -> str:
 
         with suppress(termios.error):
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-    messages().print(f"Run it? [y/N] ({forms}) ", end="", markup=False)
+    messages().print(f"Run it? [y/N] ({choices}) ", end="", markup=False)
     return sys.stdin.readline()
 
 
@@ -459,7 +459,7 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     if config.logs and config.prepare is None:
-        raise ConfigError("--logs needs --prepare FILE")
+        raise ConfigError("--logs has no effect without --prepare FILE; add it")
     found: JSON = {}
     logs: Sequence[str | Path] = config.logs
     if not logs:

@@ -38,7 +38,7 @@ class PromptDisplay(LiveDisplay, Observer):
         self._stage = ""
 
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
-        """Ignore the phase: a stage begins with its first rollout."""
+        """Do nothing, because a stage begins with its first rollout."""
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
         """Update the progress bar."""

@@ -25,7 +25,7 @@ def rm(
     if Path.cwd().is_relative_to(folder.path.resolve()) or folder.path.is_symlink():
         raise RunError(
             f"cannot delete {str(folder.path)!r}: it is the working directory or a link; pass the "
-            "folder itself, from outside of it"
+            "folder itself and run from another directory"
         )
     with locked(folder):
         size, names = format_disk_use(folder.path), sorted(os.listdir(folder.path))

@@ -185,8 +185,7 @@ def _read_secret(options: _ServeOptions) -> str | None:
     where = next((name for name, key in typed.items() if key), "TUTELAGE_SECRET")
     secret = typed.get(where) or os.environ.get(where) or None
     if secret is not None and validate_api_key(secret, where) != secret:
-        why = "starts or ends with whitespace, which clients do not send; remove it"
-        raise ConfigError(f"the key in {where} {why}")
+        raise ConfigError(f"the key in {where} starts or ends with whitespace; remove it")
     return secret
 
 

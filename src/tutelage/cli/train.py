@@ -164,7 +164,7 @@ def train(
     overrides += ["model.path=null"] * options.from_scratch
     search = is_prompt_search(recipe, values.get("algorithm"))
     if options.all and (search or not dry_run):
-        raise ConfigError("--all needs --dry-run and training of weights; remove it")
+        raise ConfigError("--all works only with --dry-run in a weight training; remove it")
     if options.from_scratch and search:
         raise ConfigError("--from-scratch cannot be used in a prompt search; remove it")
     if search:

@@ -92,7 +92,7 @@ def _parse_override(text: str) -> tuple[Override, ...]:
         if not isinstance(leaf, _PLAIN) or "${" in str(leaf):
             raise ConfigError(
                 f"the override {text!r} has an interpolation or another value that is not "
-                "supported. Use a number, text, list or dict itself."
+                "supported. Use a plain number, text, list or dict."
             )
     if isinstance(value, Mapping) and value:
         tree = cast("Mapping[str, Any]", value)

@@ -29,7 +29,7 @@ class _RayInitConfig(Section):
 
 
 class RayConfig(Section):
-    """Ray, which runs distributed rollouts and training."""
+    """Settings of Ray."""
 
     ray_init: _RayInitConfig = _RayInitConfig()
     """Settings to connect to Ray or to start it."""

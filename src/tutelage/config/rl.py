@@ -74,7 +74,7 @@ class _FilterGroupsConfig(Section):
 
 
 class AlgorithmConfig(Section):
-    """The advantage estimator, and the KL penalty in the reward."""
+    """Settings of the advantage estimator and of the KL penalty in the reward."""
 
     name: Literal["rl", "sft"] = "rl"
     """Training algorithm: `rl` from rewards, `sft` from demonstrations only. A method such as
@@ -126,7 +126,7 @@ class RewardModelConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW of the policy, with a linear warm-up."""
+    """AdamW optimizer of the policy, with a linear warm-up."""
 
     lr: Positive = 1e-6
     """Learning rate."""
@@ -144,7 +144,7 @@ class OptimizerConfig(Section):
 
 
 class PolicyLossConfig(Section):
-    """The policy loss."""
+    """Settings of the policy loss."""
 
     loss_mode: Extension = "vanilla"
     """Policy loss; `vanilla` is PPO's clipped ratio with a dual clip; `FILE.py:name` is a custom
@@ -235,21 +235,21 @@ class ActorConfig(Section):
 
 
 class _CriticModelConfig(Section):
-    """The model of the critic, below its value head."""
+    """Model of the critic, without the value head."""
 
     path: str | None = None
     """Folder or hub name of the critic's model; null copies the policy's initial weights."""
 
 
 class _CriticOptimizerConfig(OptimizerConfig):
-    """AdamW of the critic, with a linear warm-up."""
+    """AdamW optimizer of the critic, with a linear warm-up."""
 
     lr: Positive = 1e-5
     """Learning rate of the critic."""
 
 
 class CriticConfig(Section):
-    """The value function, used by estimators with a critic (`gae`)."""
+    """Value function of estimators with a critic (`gae`)."""
 
     model: _CriticModelConfig = _CriticModelConfig()
     """The critic's model."""
@@ -319,7 +319,7 @@ class AsyncTrainingConfig(Section):
 
 
 class RefConfig(Section):
-    """The reference policy, loaded only for a KL penalty."""
+    """Reference policy, loaded only if a KL term is enabled."""
 
     path: str | None = None
     """Folder or hub name of the reference model; null is the initial policy, frozen."""

@@ -104,7 +104,7 @@ class LoraConfig(Section):
 
 
 class _ModelConfig(Section):
-    """The policy's weights."""
+    """Weights of the policy."""
 
     path: str | None = None
     """Folder or hub name of a Hugging Face model, a GGUF file, `shipped` (a small policy in this
@@ -123,7 +123,7 @@ class _ModelConfig(Section):
 
 
 class _DataConfig(Section):
-    """The tasks and demonstrations."""
+    """Tasks and demonstrations."""
 
     train_files: Paths = ()
     """Training tasks: JSON, JSONL, Parquet or CSV; empty uses the recipe's own."""
@@ -203,7 +203,7 @@ class AgentConfig(Section):
 
 
 class _EnvironmentConfig(Section):
-    """The environment that answers the agent over several turns."""
+    """Environment that responds to the agent over several turns."""
 
     name: str | None = None
     """Environment that the agent acts in: a built-in one, SCHEME:ARGUMENT or FILE.py:NAME."""
@@ -235,7 +235,7 @@ class _RewardConfig(Section):
 
 
 class _JudgeConfig(Section):
-    """The model behind the reward `llm_judge`."""
+    """Model that the reward `llm_judge` uses."""
 
     base_url: str | None = None
     """Base URL of an OpenAI-compatible server, including `/v1`."""
@@ -244,7 +244,7 @@ class _JudgeConfig(Section):
 
 
 class _SftConfig(Section):
-    """The cold start: supervised steps on demonstrations before the first rollout is rewarded."""
+    """Cold start: supervised steps on demonstrations before reinforcement learning."""
 
     optimizer: Literal["muon", "adamw"] = "muon"
     """Optimizer of supervised training: `muon` for a newly initialised policy, `adamw` for
@@ -275,7 +275,7 @@ class _SftConfig(Section):
 
 
 class _TrainerConfig(Section):
-    """The run: length, output, logging and checkpoints."""
+    """Settings of the run: length, output, logging and checkpoints."""
 
     project_name: Annotated[str | None, NO_TRACKER] = None
     """Project name for wandb and mlflow."""
@@ -337,7 +337,7 @@ class _TrainerConfig(Section):
 
 
 class RunConfig(RunSettings):
-    """Configuration of one training of weights."""
+    """Configuration of a run that trains weights."""
 
     recipe: str = "math"
     """`math` is the embedded job, `rl` your model and tasks, `sft` your demonstrations."""

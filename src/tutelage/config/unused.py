@@ -47,17 +47,17 @@ class UnusedRule:
 
 
 def if_in(reason: str, key: str, *values: object) -> UnusedRule:
-    """Return the rule that a key is unused if the key `key` has one of `values`."""
+    """Return a rule: a configuration key has no effect if `key` has one of `values`."""
     return UnusedRule(reason, lambda run: attrgetter(key)(run) in values)
 
 
 def if_not_in(reason: str, key: str, *values: object) -> UnusedRule:
-    """Return the rule that a key is unused if the key `key` has none of `values`."""
+    """Return a rule: a configuration key has no effect if `key` has none of `values`."""
     return UnusedRule(reason, lambda run: attrgetter(key)(run) not in values)
 
 
 def off(key: str, value: str | bool = False) -> UnusedRule:
-    """Return the rule that a key is unused if the key `key` has the value of a disabled feature."""
+    """Return a rule: a configuration key has no effect if `key` has the value for "disabled"."""
     return if_in(f"{key} is {value if isinstance(value, str) else str(value).lower()}", key, value)
 
 

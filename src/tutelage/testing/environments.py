@@ -59,7 +59,7 @@ def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int
 
 
 async def _play_tasks(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int) -> list[str]:
-    """Run tasks alone, repeatedly, with the expert and concurrently; return the problems."""
+    """Run every task alone, repeatedly, with the expert and concurrently; return the problems."""
     problems: list[str] = []
     alone: list[tuple[Task, PlayedEpisode]] = []
     expert = factory.expert

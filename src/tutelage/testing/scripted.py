@@ -55,7 +55,7 @@ class ScriptedEngine:
         self.version = version
 
     def free(self) -> None:
-        """Do nothing: no memory is held."""
+        """Do nothing, because the engine holds no memory."""
 
     async def sample(self, request: Request) -> Sampled:
         """Return the next reply, truncated to `max_tokens` and the context length.
@@ -71,8 +71,8 @@ class ScriptedEngine:
             reply = await reply
         if reply is None:
             raise EngineError(
-                f"the script has no more replies: {request.session!r} asked for number "
-                f"{len(self.requests)}; pass ScriptedEngine more replies, or a function"
+                f"the script has no reply for request {len(self.requests)}, in session "
+                f"{request.session!r}; pass ScriptedEngine more replies, or a function"
             )
         if isinstance(reply, Exception):
             raise reply

@@ -146,7 +146,7 @@ def roles_of(
     roles = Roles.of(resources, endpoints)
     if roles.main is None:
         raise ConfigError(
-            "every LLM of this run has an endpoint or is frozen, so there is nothing to train; set "
+            "nothing to train: every LLM of this run has an endpoint or is frozen; set "
             "LLM(trainable=True) for one"
         )
     # The first policy is the main one, whatever it was called, unless another one is.
@@ -205,7 +205,7 @@ def remotes_of(resources: NamedResources, roles: Roles, config: RunConfig) -> Re
         if trained and (warm != 1.0 or agent.thinking or agent.max_thinking_tokens):
             raise ConfigError(
                 f"LLM {name!r} is trained on samples from {url!r}: that server returns "
-                f"log-probabilities at temperature 1, and renders the history; set "
+                f"log-probabilities at temperature 1 and applies its own chat template; set "
                 f"rollout.temperature=1, not {warm:g}, and remove agent.thinking and "
                 "agent.max_thinking_tokens"
             )

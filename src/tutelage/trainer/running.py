@@ -109,14 +109,14 @@ def _run_in_thread(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def report_stop(place: str | Path, progress: Progress, *, own: bool = True) -> Generator[None]:
+def report_stop(path: str | Path, progress: Progress, *, own: bool = True) -> Generator[None]:
     """Report an interruption and how to resume the run, if `notify` is True. False is for callers
     with their own display."""
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
-        saved = folder_at(Path(place)).config.is_file()
-        again = f"; progress is saved: the same call with output_dir={str(place)!r} resumes it"
+        saved = folder_at(Path(path)).config.is_file()
+        again = f"; progress is saved: the same call with output_dir={str(path)!r} resumes it"
         if own:
             progress.note("stopped" + (again if saved else " before there was anything to save"))
         raise
@@ -141,7 +141,7 @@ def agree_on_plan(output_dir: Path | None, make_plan: Callable[[Path], Plan]) ->
 
 
 async def train_weights(
-    resolved: Resolved, place: Path, job_inputs: JobInputs, progress: Progress
+    resolved: Resolved, path: Path, job_inputs: JobInputs, progress: Progress
 ) -> TrainingResult:
     """Train weights: agents run in this event loop, training runs in a thread. Only the first rank
     runs agents."""
@@ -150,7 +150,7 @@ async def train_weights(
     def job() -> TrainingResult | KeyboardInterrupt | SystemExit:
         """Run the training. Interruptions and the exit of another rank are returned, not raised,
         because an exception in a thread would stop the event loop instead of this task."""
-        folder = RunFolder(place) if follows() else folder_at(place)
+        folder = RunFolder(path) if follows() else folder_at(path)
         try:
             details = jobs.train(resolved, folder, progress, job_inputs)
         except (KeyboardInterrupt, SystemExit) as stopped:

@@ -69,20 +69,20 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """Trainer of an agent with an algorithm; `docs/agents.md` explains all arguments.
+    """Trains an agent with an algorithm; `docs/agents.md` explains all arguments.
 
     The policy is `policy` (a `Policy`, or several by name), else the model at `model`, else the
-    folder that the policy's `LLM` names, else the embedded small one. `endpoints` says where other
-    LLMs are served, by resource or model name. `n_runners` rollouts run concurrently, by default 64
-    where all models are in this process and else 8. `reward` grades agents that return no reward of
-    their own. Tasks are rows, a `Dataset`, or files; without `train_dataset` they are those of the
-    environment, else of the embedded job. `environment` is a name, a class or an
-    `EnvironmentFactory`; agents take it as an argument of that name. `progress=Progress()` shows
-    nothing.
+    folder named in the policy's `LLM`, else the embedded small model. `endpoints` are the servers
+    of other LLMs by resource or model name. `n_runners` rollouts run concurrently, by default 64 if
+    all models are in this process and else 8. `reward` grades agents that return no reward. Tasks
+    are rows, a `Dataset`, or files; without `train_dataset` they are the tasks of the environment,
+    else of the embedded job. `environment` is a name, a class or an `EnvironmentFactory`; agents
+    take it as an argument named `environment`. `progress=Progress()` shows nothing.
 
-    With `APO`, `GEPA`, `Reflect` or `Screen` the agent's texts are searched over instead and the
-    result is a `PromptResult`: `optimiser` is the LLM that is asked (else the environment says),
-    `search` has keys of a prompt search, such as rollouts, budget_usd, components.
+    With `APO`, `GEPA`, `Reflect` or `Screen` the prompts of the agent are optimised instead, and
+    the result is a `PromptResult`: `optimiser` is the LLM that proposes edits (by default the one
+    in the environment variables), `search` has keys of a prompt search, such as rollouts,
+    budget_usd, components.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class Trainer:
         val: Tasks | None,
     ) -> SearchSetup:
         if len(self._policies) > 1:
-            raise ConfigError("a prompt search supports only one policy; pass policy=Policy")
+            raise ConfigError("a prompt search supports only one policy; pass policy=POLICY")
         player, resources, _ = agent_of(agent, self.resources)
         tasks = [tasks_of(given, split) for split, given in self._split_tasks(train, val).items()]
         return build_trainer_setup(
@@ -303,7 +303,7 @@ class Trainer:
         agent: Any,
         train_dataset: Tasks | None,
         val_dataset: Tasks | None,
-        place: Path,
+        path: Path,
     ) -> Plan:
         """Check all inputs that can be checked without a model, and return the training plan."""
         player, own, file = agent_of(agent, self.resources)
@@ -324,7 +324,7 @@ class Trainer:
         elif train is None and (val is not None or test is not None):
             raise ConfigError("val_dataset and test_dataset need a train_dataset; pass one")
         main = cast("str", roles.main)
-        resolved = self._configure(algorithm, train, test, place, model_folder(resources[main]))
+        resolved = self._configure(algorithm, train, test, path, model_folder(resources[main]))
         if not self._policies and resolved.config.model.path in (None, SHIPPED):
             check_unnamed(main, resources[main])
         manager = RolloutManager(
@@ -341,14 +341,14 @@ class Trainer:
             player, resources, roles, manager, train, val, test, self._reward, self._policies, told,
             file, files, self._factory, None if self._factory is None else self.environment,
         )  # fmt: skip
-        return resolved, place, job_inputs
+        return resolved, path, job_inputs
 
     def _configure(
         self,
         algorithm: RL,
         train: Sequence[Task] | None,
         test: Sequence[Task] | None,
-        place: Path,
+        path: Path,
         model_path: str | None,
     ) -> Resolved:
         flags: dict[str, Any] = {
@@ -363,7 +363,7 @@ class Trainer:
             flags["environment.name"] = self.environment if own is None else own.name
         if self._policies:
             flags["model.path"] = None
-        run = RunFolder(place)
+        run = RunFolder(path)
         graded = AGENT_REWARD if self._reward is None else self._reward.name
         if isinstance(algorithm, SFT):
             if test is not None:
