@@ -38,7 +38,7 @@ def show(console: Console, folder: RunFolder) -> None:
     result = folder.read_result()
     if result is None:
         for row in read_last_lines(folder.metrics)[-1:]:
-            facts(console, [(key, one_line(value, 100)) for key, value in row.items()], indent=2)
+            facts(console, [(k, one_line(v, 100)) for k, v in row.items()], indent=2)
         say_state(console, folder)
         return
     say(console)
