@@ -1,9 +1,9 @@
-"""The `tutelage` command: its verbs, and how the process starts and ends.
+"""Entry point of the `tutelage` command, with the list of its subcommands ("verbs").
 
-The app is built by a function, so that importing this package has no effect, and a verb is loaded
-when it is called, so that help and other verbs cost nothing. Help and usage errors are typer's own,
-in plain text; a mistyped verb or option is answered with the nearest one. Errors of a verb are
-formatted in `failures.py`, its options are made in `options.py`.
+The app is built by a function, so that importing this package has no effect. The module of a
+subcommand is imported when the subcommand is called, so that help is quick. Help and usage errors
+are those of typer, in plain text, with the closest match for a mistyped subcommand or option.
+`failures.py` formats errors, `options.py` creates options.
 """
 
 from __future__ import annotations

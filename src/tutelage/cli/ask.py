@@ -26,7 +26,7 @@ def ask(
             "AGENT.py or a server's URL.",
         ),
     ],
-    question: Annotated[str, typer.Argument(help="What to ask, in quotes.")],
+    question: Annotated[str, typer.Argument(help="Question, in quotes.")],
     options: AskConfig,
     fields: Annotated[
         list[str] | None,

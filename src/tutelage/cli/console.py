@@ -1,4 +1,4 @@
-"""Consoles, and the text formats that all verbs share.
+"""Consoles and text formats that all commands share.
 
 Results go to standard output, progress and errors to standard error, so that a pipe gets results
 only. Markup is disabled: texts of models and datasets are printed unchanged, with control

@@ -1,4 +1,4 @@
-"""`tutelage doctor`: what this machine offers, what is missing, and how to install it.
+"""`tutelage doctor`: check the hardware and packages, and show how to install missing ones.
 
 `policy/machine.py` describes torch and devices. Without torch the other findings are printed, since
 a prompt search over an endpoint does not need torch.

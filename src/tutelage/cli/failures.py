@@ -1,7 +1,7 @@
 """Error messages, streams and exit codes of the command line.
 
 A user's mistake is one line on the error stream without a traceback; a bug is a traceback with a
-request to report it. Exit codes: 2 for what the user can fix, 69 for a missing package (see
+request to report it. Exit codes: 2 for an error of the user, 69 for a missing package (see
 `errors.py`), 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 141 for a closed output pipe, 1 for a
 bug. `app.py` wraps every verb in `report_errors`.
 """

@@ -1,4 +1,4 @@
-"""Modules of the kinds of run, and of their views on the command line.
+"""Modules of each kind of run and of its view on the command line.
 
 A view has `resume(folder, allow_changes)` and `show(console, folder)`. A kind that a program
 registered itself (`runs/kinds.py`) is shown by `plain_view.py`.

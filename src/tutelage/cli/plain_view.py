@@ -1,4 +1,4 @@
-"""View of a run whose kind has no view of its own."""
+"""Default view of a run, for kinds of run without a specific view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""View of a run that trains weights: how it resumes, and its metrics.
+"""View of a run that trains weights: resume, metrics and result.
 
 `outcome.py` has the tables of a result.
 """

@@ -1,7 +1,7 @@
-"""Spellings of every key: the long names of the agent-RL guide, and short ones to type.
+"""Aliases of configuration keys: the long names of the agent-RL guide, and short names.
 
-The canonical key is the schema's; other spellings map to it by name or by prefix. An unknown
-spelling is answered with the nearest known one. `resolve.py` rejects two spellings that set one key
+The canonical key is that of the schema; aliases map to it by name or by prefix. The error for an
+unknown key suggests the most similar known key. `resolve.py` rejects two aliases that set one key
 to different values.
 """
 

@@ -1,7 +1,7 @@
-"""Machine of a run, against which its configuration is checked.
+"""Description of the machine of a run, for checks of the configuration.
 
-It is passed in, never detected here: finding GPUs needs torch, and a test of an eight-GPU command
-should run anywhere. `policy/machine.py` detects it.
+`policy/machine.py` detects the machine, because finding GPUs needs torch, and because a test of an
+eight-GPU command should run anywhere.
 """
 
 from __future__ import annotations

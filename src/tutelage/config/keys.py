@@ -1,4 +1,4 @@
-"""The schema as a flat list of dotted keys: fields, values, and descriptions of what a key takes.
+"""The schema as a flat list of dotted keys, with fields, defaults and allowed values.
 
 Overrides, flags, presets, origins and the reference page use keys such as `actor.optim.lr`; only
 this module walks the nested sections. `aliases.py` has the other spellings.

@@ -1,4 +1,4 @@
-"""`KEY=VALUE` in the override grammar of Hydra, parsed by Hydra, and keys from a file.
+"""Parser of `KEY=VALUE` overrides in the grammar of Hydra, and reader of configuration files.
 
 `a.b=c`, `+a=b`, `++a=b`, lists, dicts, quotes, null and numbers have Hydra's meaning; every key is
 in the schema already, so the three forms of setting one are equal here. Sweeps, config groups,

@@ -1,6 +1,6 @@
 """Every key of a run: its name, type, default and help text.
 
-`RunConfig` is what the rest of the package reads; `resolve.py` makes it from a recipe, flags and
+The rest of the package reads `RunConfig`; `resolve.py` creates it from a recipe, flags and
 overrides, with the origin of each value. Sections are frozen and reject unknown keys. The attribute
 docstring below a key is its help text and its row in the reference page. `rl.py` has the sections
 of reinforcement learning.

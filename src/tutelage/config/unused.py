@@ -1,4 +1,4 @@
-"""Reasons why a key that was set has no effect on a run.
+"""Rules for configuration keys that have no effect on a run.
 
 A key that tunes an engine, a device or a loss that this run does not use is not an error, since the
 guide's commands contain many. It is accepted and listed. A rule stands in the annotation of its

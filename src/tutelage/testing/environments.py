@@ -1,7 +1,7 @@
 """`check_environment`: check an environment against the protocol by playing it.
 
-It is meant for the author's tests. Replies are the expert's, or random: offered actions, calls of
-its tools with random arguments, or words of the conversation.
+It is meant for tests by the author of an environment. Replies come from the expert or are random:
+offered actions, tool calls with random arguments, or words of the conversation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An engine that replays a script, for tests of agents, sessions and runners without a model.
 
-It implements the `Engine` behaviour that callers rely on: context overflow, `max_tokens`, the
-end-of-turn token, tokens one by one. Lines are replayed in order and complete.
+It implements the `Engine` behaviour that callers depend on: context overflow, `max_tokens`, the
+end-of-turn token, streaming of single tokens. Replies are replayed in order.
 """
 
 from __future__ import annotations

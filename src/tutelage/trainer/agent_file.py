@@ -1,4 +1,4 @@
-"""Training the weights of an agent in a file: `tutelage train AGENT.py`, and its resume.
+"""Weight training of an agent in a file: `tutelage train AGENT.py`, and how to resume it.
 
 Flags and keys of the command become arguments of a `Trainer`; the run folder stores the files of
 the agent and of the tasks, so that a resume creates the same `Trainer`.

@@ -1,4 +1,4 @@
-"""`RL` and `SFT`: configurations of a training of weights as Python objects.
+"""`RL` and `SFT`: Python objects that configure a weight training.
 
 `RL` learns from rewards, `SFT` from demonstrations. Each takes the keys of the command line's
 `KEY=VALUE` arguments, with the same aliases and checks, and runs the same job. `VERL` is an alias

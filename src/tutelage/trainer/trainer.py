@@ -1,8 +1,8 @@
 """`Trainer`: train any agent from Python.
 
-It takes an algorithm, tasks and resources, checks all of it before anything runs, and hands the job
-to `weights/jobs.py`, the same one that the command line runs. Agents play in the event loop of the
-caller (`rollouts/manager.py`); training computes in a thread beside it.
+It checks the algorithm, tasks and resources before anything runs, then starts the job in
+`weights/jobs.py`, which the command line uses as well. Agents run in the event loop of the caller
+(`rollouts/manager.py`); training runs in a separate thread.
 
     trainer = Trainer(algorithm=RL(lr=1e-4), train_dataset=tasks)
     result = trainer.fit(agent)          # or: await trainer.train(agent)

@@ -1,4 +1,4 @@
-"""An agent that says what an order costs: it looks up a price, and calculates."""
+"""Agent that computes the cost of an order: it looks up prices and uses a calculator."""
 
 from tutelage import Message, PromptTemplate, rollout
 from tutelage.tools import tool
