@@ -77,15 +77,15 @@ class _TrainCommand(TyperCommand):
             if (option := getattr(error, "option_name", None)) is not None:
                 from tutelage.config.aliases import all_spellings, nearest
 
-                key, near = (
+                key, matches = (
                     option.lstrip("-").replace("-", "_"),
                     getattr(error, "possibilities", ()),
                 )
                 if key not in all_spellings():  # an option is more likely where one is near
-                    key = None if near else nearest(key)
+                    key = None if matches else nearest(key)
                 if key is not None:
-                    words = f"{vars(error)['message']}. Did you mean {key}=VALUE?"
-                    vars(error).update(possibilities=None, message=words)
+                    message = f"{vars(error)['message']}. Did you mean {key}=VALUE?"
+                    vars(error).update(possibilities=None, message=message)
             raise
 
 
@@ -118,9 +118,9 @@ def load_command(target: str, command_class: type[TyperCommand] = TyperCommand) 
     verb = getattr(importlib.import_module(f"tutelage.cli.{module}"), name)
     if name.endswith("_app"):
         return get_command(verb())
-    own = typer.Typer(**PLAIN_TEXT)
-    own.command(cls=command_class)(as_command(verb))
-    return get_command(own)
+    app = typer.Typer(**PLAIN_TEXT)
+    app.command(cls=command_class)(as_command(verb))
+    return get_command(app)
 
 
 def build_app() -> typer.Typer:
@@ -164,8 +164,8 @@ def main() -> None:
     except KeyboardInterrupt as stopped:  # before a verb began, or after it ended
         code = exit_code(stopped)
     finally:
-        left = [c.pid for c in active_children() if c.pid and not c.daemon]
-        end_processes(left if os.getpid() == process else [], signal.SIGKILL)
+        pids = [c.pid for c in active_children() if c.pid and not c.daemon]
+        end_processes(pids if os.getpid() == process else [], signal.SIGKILL)
     if code in [128 + number for number in (signal.SIGINT, *ENDING)]:
         # Threads may be sampling: Python would end them in the midst of C++, which aborts.
         vars(atexit)["_run_exitfuncs"]()

@@ -97,19 +97,19 @@ def _show_comparison(console: Console, comparison: Comparison) -> None:
     """Print the comparison table, the pairwise differences and the notes."""
     say(console, (_format_title(comparison), "bold"))
     table = _build_table(comparison)
-    each = max(1, (console.width - _LABEL_WIDTH) // _COLUMN_WIDTH)
-    for first in range(1, len(table.columns), each):
-        shown = range(first, min(first + each, len(table.columns)))
-        drawn = build_table(table, (0, *shown))
-        drawn.columns[0].no_wrap = True
-        drawn.columns[0].width = _LABEL_WIDTH
+    count = max(1, (console.width - _LABEL_WIDTH) // _COLUMN_WIDTH)
+    for first in range(1, len(table.columns), count):
+        indices = range(first, min(first + count, len(table.columns)))
+        grid = build_table(table, (0, *indices))
+        grid.columns[0].no_wrap = True
+        grid.columns[0].width = _LABEL_WIDTH
         say(console)
-        console.print(drawn)
+        console.print(grid)
     say(console)
     show_pairs(console, comparison)
     say(console)
-    places = [(escape(name), format_path(Path(p))) for name, p in _best_paths(comparison)]
-    facts(console, [(f"best of {name}", place) for name, place in places])
+    paths = [(escape(name), format_path(Path(p))) for name, p in _best_paths(comparison)]
+    facts(console, [(f"best of {name}", path) for name, path in paths])
 
 
 def show_pairs(console: Console, comparison: Comparison) -> None:
@@ -141,7 +141,7 @@ def _format_markdown(comparison: Comparison) -> str:
     lines += ["", f"**{_escape_md(conclusion)}**\n"] if conclusion else [""]
     lines += [f"{_escape_md(text)}\n" for text in _list_footnotes(comparison)]
     lines += [f"- {_escape_md(text)}" for text in _group_caveats(comparison)]
-    lines += [f"- best of {_escape_md(name)}: `{place}`" for name, place in _best_paths(comparison)]
+    lines += [f"- best of {_escape_md(name)}: `{path}`" for name, path in _best_paths(comparison)]
     return "\n".join(lines) + "\n"
 
 
@@ -286,7 +286,7 @@ def _build_pairs_table(comparison: Comparison) -> Table:
 
 def _list_footnotes(comparison: Comparison) -> Iterator[str]:
     """Yield footnotes on intervals and costs, and the remarks of the comparison."""
-    if any(each.reward is not None for each in (*comparison.rows, *comparison.pairs)):
+    if any(item.reward is not None for item in (*comparison.rows, *comparison.pairs)):
         yield (
             "Gains and differences are of the same tasks; intervals are 95 %, by 10,000 paired "
             "bootstrap draws over tasks; below 50 tasks the exact sign test gives the verdict."
@@ -305,7 +305,7 @@ def _group_caveats(comparison: Comparison) -> list[str]:
     for pair in comparison.pairs:
         for text in pair.caveats:
             by_text.setdefault(text, []).append(f"{pair.first} and {pair.second}")
-    return [f"{'; '.join(who)}: {text}" for text, who in by_text.items()]
+    return [f"{'; '.join(names)}: {text}" for text, names in by_text.items()]
 
 
 def _format(value: T | None, fmt: Callable[[T], str]) -> str:

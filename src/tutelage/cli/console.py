@@ -62,19 +62,19 @@ def _make_console(stream: TextIO) -> Console:
     width = None if "COLUMNS" in os.environ else _PIPE_WIDTH
     if stream.isatty():  # rich takes a terminal without control codes to be 80 columns wide
         width = shutil.get_terminal_size().columns if os.environ.get("TERM") == "dumb" else None
-    apart: dict[str, Any] = dict.fromkeys(("force_jupyter", "markup", "highlight", "emoji"), False)
+    flags: dict[str, Any] = dict.fromkeys(("force_jupyter", "markup", "highlight", "emoji"), False)
     height = None if width is None else 25
     # `FORCE_COLOR`, which machines set, would have a picture drawn into a file.
     terminal = stream.isatty()
-    return PlainConsole(file=stream, width=width, height=height, force_terminal=terminal, **apart)
+    return PlainConsole(file=stream, width=width, height=height, force_terminal=terminal, **flags)
 
 
 @contextmanager
 def show_status(text: str) -> Generator[None]:
     """Show a status line on a terminal while the block runs."""
     console = messages()
-    drawn = console.is_terminal and not console.is_dumb_terminal
-    with console.status(text) if drawn else nullcontext():
+    visible = console.is_terminal and not console.is_dumb_terminal
+    with console.status(text) if visible else nullcontext():
         yield
 
 
@@ -114,11 +114,11 @@ def prose(console: Console, text: str, style: str = "", *, hang: int = 0) -> Non
 
 def _wrap(console: Console, text: str, indent: int) -> list[str]:
     """Return the lines of a text, wrapped to the width of the console minus `indent` columns."""
-    room = max(20, console.width - indent) if console.is_terminal else sys.maxsize
+    width = max(20, console.width - indent) if console.is_terminal else sys.maxsize
     return [
         part
         for line in escape(text).split("\n")
-        for part in textwrap.wrap(line, room, **_WRAPPING) or [""]
+        for part in textwrap.wrap(line, width, **_WRAPPING) or [""]
     ]
 
 
@@ -148,15 +148,15 @@ def build_table(table: FigureTable, indices: Iterable[int] | None = None) -> Tab
     """Return a rich table of all columns, or of the columns at `indices`."""
     columns = list(range(len(table.columns)) if indices is None else indices)
     # Columns may share a name ("micro"), so they are set to the right one by one.
-    drawn = plain_table(*(escape(table.columns[i]) for i in columns))
-    for column, index in zip(drawn.columns, columns, strict=True):
+    grid = plain_table(*(escape(table.columns[i]) for i in columns))
+    for column, index in zip(grid.columns, columns, strict=True):
         column.justify = "right" if index in table.right else "left"
     for row in table.rows:
         if row.first:
-            drawn.add_row("")
+            grid.add_row("")
         bold = "bold " if row.strong else ""
-        drawn.add_row(*(Text(escape(row.cells[i]), bold + TONES[row.tone(i)]) for i in columns))
-    return drawn
+        grid.add_row(*(Text(escape(row.cells[i]), bold + TONES[row.tone(i)]) for i in columns))
+    return grid
 
 
 def show_keys(console: Console, rows: Sequence[tuple[str, Any, str]], all_keys: bool) -> None:
@@ -167,8 +167,8 @@ def show_keys(console: Console, rows: Sequence[tuple[str, Any, str]], all_keys: 
         remark = escape(f"   # {origin}") if origin else ""
         say(console, (line, "green" if origin else ""), (remark, "dim"))
     if not all_keys:
-        rest = f"{len(rows) - len(shown)} other keys have their defaults; --all prints them"
-        say(console, (f"\n{rest}", "dim"))
+        text = f"{len(rows) - len(shown)} other keys have their defaults; --all prints them"
+        say(console, (f"\n{text}", "dim"))
 
 
 def next_steps(console: Console, *commands: str) -> None:

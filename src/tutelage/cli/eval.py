@@ -60,38 +60,38 @@ def evaluate(
     from tutelage.tools.registry import close_tools
 
     _check_targets(targets, options)
-    each = [options] if len(targets) == 1 else [options.of_target(i) for i in range(2)]
-    asked = [
-        PolicyEvaluation(_resolve(target), of_it, trust, traces.otlp, of_it.output is not None)
-        for target, of_it in zip(targets, each, strict=True)
+    configs = [options] if len(targets) == 1 else [options.of_target(i) for i in range(2)]
+    runs = [
+        PolicyEvaluation(_resolve(target), config, trust, traces.otlp, config.output is not None)
+        for target, config in zip(targets, configs, strict=True)
     ]
     for target in targets:
         fetch(target)
     with show_status("loading ..."), ExitStack() as failed:
         # An error in the second is raised before the first one runs. Evaluations in a folder are
         # prepared as runs.
-        for one in (one for one in asked if not one.kept):
-            one.given = prepare_evaluation(one.target, one.asked, trust=one.trust)
-            failed.callback(close_tools, one.given.evaluated_agent.tools)
+        for run in (run for run in runs if not run.kept):
+            run.given = prepare_evaluation(run.target, run.asked, trust=run.trust)
+            failed.callback(close_tools, run.given.evaluated_agent.tools)
         failed.pop_all()
-    names = _name_evaluations(asked) if len(asked) == 2 else targets
+    names = _name_evaluations(runs) if len(runs) == 2 else targets
     evaluations: list[Evaluation] = []
     facts: list[RunFacts] = []
     with ExitStack() as stack:
-        for one, name in zip(asked, names, strict=True):
-            folder = stack.enter_context(evaluation_folder(one.asked.output))
-            evaluations.append(_play_evaluation(one, folder, as_json))
+        for run, name in zip(runs, names, strict=True):
+            folder = stack.enter_context(evaluation_folder(run.asked.output))
+            evaluations.append(_play_evaluation(run, folder, as_json))
             facts.append(replace(read_facts(folder, PolicyEvaluation), name=name))
     paired = compare(facts) if len(facts) == 2 else None
     if as_json:
         pairs = zip(targets, evaluations, strict=True)
-        records = [_to_json(target, options, found) for target, found in pairs]
+        records = [_to_json(target, options, result) for target, result in pairs]
         whole: Any = records[0]
         if paired is not None:
             whole = {"targets": records, "pair": asdict(paired.pairs[0])}
         typer.echo(json.dumps(whole, indent=2, allow_nan=False))
     else:
-        _show_evaluations(names if paired else [""], asked, evaluations, paired)
+        _show_evaluations(names if paired else [""], runs, evaluations, paired)
 
 
 def _check_targets(targets: Sequence[str], options: EvaluationConfig) -> None:
@@ -101,10 +101,10 @@ def _check_targets(targets: Sequence[str], options: EvaluationConfig) -> None:
             f"at most two targets can be compared, got {len(targets)}; evaluate each with "
             "--output, then run: tutelage compare RUN RUN RUN"
         )
-    for name, given in (("endpoint", options.endpoint), ("model", options.model)):
-        if len(given) > len(targets):
+    for name, values in (("endpoint", options.endpoint), ("model", options.model)):
+        if len(values) > len(targets):
             raise ConfigError(
-                f"--{name} is set {len(given)} times for {len(targets)} "
+                f"--{name} is set {len(values)} times for {len(targets)} "
                 f"target{'s' * (len(targets) > 1)}; pass it once, or once per target"
             )
 
@@ -190,18 +190,18 @@ def show(console: Console, folder: RunFolder) -> None:
     from tutelage.runs.figures import read_object
 
     fields = read_object(folder.config)
-    asked = fields["config"]
+    config = fields["config"]
     say(console, ("Evaluation ", "bold"), (folder.name, "bold"))
     pairs = [("target", fields["target"])]
-    pairs += [("environment", asked["environment"])] * bool(asked["environment"])
-    pairs += [("tests", ", ".join(asked["test"]))] * bool(asked["test"])
+    pairs += [("environment", config["environment"])] * bool(config["environment"])
+    pairs += [("tests", ", ".join(config["test"]))] * bool(config["test"])
     pairs[1:1] = [("model", fields["base"])] * (fields["base"] != fields["target"])
     facts(console, pairs, indent=2)
     if folder.read_result() is None:
         say_state(console, folder)
         return
     say(console)
-    _show_evaluation(console, load_evaluation(folder), asked["samples"])
+    _show_evaluation(console, load_evaluation(folder), config["samples"])
     say(console)
     show_stored(console, folder)
 
@@ -251,11 +251,11 @@ def _show_evaluation(console: Console, result: Evaluation, samples: int) -> None
         console.print(table)
         say(console)
     data = evaluation_of_record(result.record())
-    each = "" if samples == 1 else f" x {samples} samples"
+    suffix = "" if samples == 1 else f" x {samples} samples"
     reward, success = REWARD.cell(data, number, ends=True), SUCCESS.cell(data, percent, ends=True)
-    words = {"reward": reward, "success": success}
-    pairs = [] if data.withheld or result.ungraded else [(name, words[name]) for name in heads]
-    pairs += [("rollouts", judged_text(data)), ("tasks", f"{result.tasks}{each}")]
+    texts = {"reward": reward, "success": success}
+    pairs = [] if data.withheld or result.ungraded else [(name, texts[name]) for name in heads]
+    pairs += [("rollouts", judged_text(data)), ("tasks", f"{result.tasks}{suffix}")]
     if result.no_calls:
         pairs.append(("no calls", f"{result.no_calls} of {result.rollouts} rollouts made none"))
     if result.in_training:
@@ -282,15 +282,15 @@ def _show_worst(console: Console, rollouts: Sequence[Rollout]) -> None:
     graded = [r for r in rollouts if r.reward is not None]
     # Where every rollout has the same reward, that may be the worst one.
     best = max((1.0, *(r.reward.value for r in graded if r.reward is not None)))
-    wrong = [r for r in graded if r.reward is not None and r.reward.value < best]
-    wrong.sort(key=lambda r: r.reward.value if r.reward is not None else 0.0)
-    by_task = {rollout.task.id: rollout for rollout in reversed(wrong)}
-    for rollout in [r for r in wrong if by_task[r.task.id] is r][:_FAILURES_SHOWN]:
+    worst = [r for r in graded if r.reward is not None and r.reward.value < best]
+    worst.sort(key=lambda r: r.reward.value if r.reward is not None else 0.0)
+    by_task = {rollout.task.id: rollout for rollout in reversed(worst)}
+    for rollout in [r for r in worst if by_task[r.task.id] is r][:_FAILURES_SHOWN]:
         say(console, (f"\n{one_line(rollout.task.title, 60)}", "bold"))
-        wanted = rollout.task.fields.get("answer")
+        answer = rollout.task.fields.get("answer")
         last = rollout.last
         note = "none" if last.final_text is None else one_line(last.final_text, 60)
         done = "answered" if last.failure is None else "failed:"
         note = note if last.failure is None else one_line(last.failure.message, 160)
-        text = f"  {done} {note}" + ("" if wanted is None else f", wanted {one_line(wanted, 40)}")
+        text = f"  {done} {note}" + ("" if answer is None else f", wanted {one_line(answer, 40)}")
         say(console, text, (f"   reward {format_reward(rollout.reward)}", "dim"))

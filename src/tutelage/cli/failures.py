@@ -57,9 +57,9 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
             raise
         except KeyboardInterrupt as stopped:
             notes = " ".join(getattr(stopped, "__notes__", ())) or "The same command begins again."
-            why = stop_reason(stopped)
-            if why or not follows():
-                warn(f"Stopped. {why}{notes}")
+            reason = stop_reason(stopped)
+            if reason or not follows():
+                warn(f"Stopped. {reason}{notes}")
             raise typer.Exit(exit_code(stopped)) from None
         except BrokenPipeError:
             discard_stream(sys.stdout)
@@ -99,8 +99,8 @@ def format_error(error: Exception) -> str | None:
         message = f"cannot open {error.filename!r}: {error.strerror}. Make it accessible, or "
         message += "choose another path."
     elif isinstance(error, OSError) and error.errno in _NO_ROOM:
-        where = "the output" if error.filename is None else repr(error.filename)
-        message = f"cannot write {where}: {error.strerror}. Free some space and try again."
+        target = "the output" if error.filename is None else repr(error.filename)
+        message = f"cannot write {target}: {error.strerror}. Free some space and try again."
     else:
         return None
     return "\n".join([f"Error: {message}", *getattr(error, "__notes__", ())])

@@ -42,5 +42,5 @@ def find_view(folder: RunFolder) -> Any:
     """Return the module that displays a run. Raises `RunError` for a folder without a kind."""
     from tutelage.runs.kinds import name_of
 
-    place = _KNOWN.get(name_of(folder))
-    return importlib.import_module(_DEFAULT_VIEW if place is None else place[1])
+    modules = _KNOWN.get(name_of(folder))
+    return importlib.import_module(_DEFAULT_VIEW if modules is None else modules[1])

@@ -72,7 +72,7 @@ def as_command(func: Callable[..., None], *arguments: str) -> Callable[..., None
     reported. Fields named in `arguments` become positional arguments."""
     hints = get_type_hints(func, include_extras=True)
     models: dict[str, type[Section]] = {}
-    shown: list[inspect.Parameter] = []
+    params: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(func).parameters.items():
         hint = hints[name]
         # A model that is made when the module is loaded stands in `Annotated[Section, MODEL]`.
@@ -82,34 +82,34 @@ def as_command(func: Callable[..., None], *arguments: str) -> Callable[..., None
             # Its own fields come before those that runs of all kinds have.
             fields = model.model_fields.items()
             ordered = sorted(fields, key=lambda item: item[0] in RunSettings.model_fields)
-            shown += [
+            params += [
                 _make_option(field, of, positional=field in arguments)
                 for field, of in ordered
                 if get_origin(of.annotation) is not dict
             ]
         else:
-            shown.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
+            params.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
 
     def run(**values: Any) -> None:
-        made = {name: _build_model(model, values) for name, model in models.items()}
-        func(**{name: values[name] for name in hints if name in values} | made)
+        built = {name: _build_model(model, values) for name, model in models.items()}
+        func(**{name: values[name] for name in hints if name in values} | built)
 
     run.__name__, run.__doc__, run.__module__ = func.__name__, func.__doc__, func.__module__
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
-    vars(run)["__signature__"] = inspect.Signature(shown)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in params}
+    vars(run)["__signature__"] = inspect.Signature(params)
     return report_errors(run)
 
 
 def _make_option(name: str, field: FieldInfo, *, positional: bool) -> inspect.Parameter:
     """Return the command-line option of a field, or its argument if `positional` is True."""
     of = _strip_type(field.annotation)
-    unsaid = field.is_required() or field.default in (None, ()) or of is bool
-    default = "" if unsaid else f" Default: {str(field.default).removesuffix('.0')}."
+    no_default = field.is_required() or field.default in (None, ()) or of is bool
+    default = "" if no_default else f" Default: {str(field.default).removesuffix('.0')}."
     many, flag = get_args(Paths)[1] in field.metadata, of is bool
     # A key without a value is `null` in a file; an option is left out.
     text = " ".join((field.description or "").split())
-    for null, left in (("Null", "Default:"), ("null", "default:"), ("empty", "default:")):
-        text = re.sub(rf"\b{null} (?:is|uses)\b", left, text)
+    for null, word in (("Null", "Default:"), ("null", "default:"), ("empty", "default:")):
+        text = re.sub(rf"\b{null} (?:is|uses)\b", word, text)
     by_type = {int: "N", float: "X", Path: "FILE"}
     metavar = _METAVARS.get(name, "FILE" if many else by_type.get(of, "NAME"))
     if get_origin(of) is Literal:
@@ -120,8 +120,8 @@ def _make_option(name: str, field: FieldInfo, *, positional: bool) -> inspect.Pa
         metavar = "FILE"  # what a verb writes that is no run
     option: Any = typer.Argument(metavar=name.upper(), help=text + default)
     if not positional:
-        written = f"--{name.replace('_', '-')}"
-        option = typer.Option(written, metavar=None if flag else metavar, help=text + default)
+        option_name = f"--{name.replace('_', '-')}"
+        option = typer.Option(option_name, metavar=None if flag else metavar, help=text + default)
     hint: Any = list[str] if many or _is_name_list(field) else bool if flag else str | None
     return inspect.Parameter(
         name,
@@ -156,5 +156,5 @@ def _build_model(model: type[Section], values: dict[str, Any]) -> Section:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise_issues(field_issue(model, found, "--") for found in error.errors())
+        raise_issues(field_issue(model, details, "--") for details in error.errors())
         raise

@@ -139,12 +139,12 @@ def _plan(config: _PlanConfig) -> None:
         table, costs, seconds = plain_table(*columns, right=columns[-2:]), [0.0], list[float]()
         for index, node in enumerate(plan.nodes):
             work = executor.work(plan, index, {})
-            able = zip(pool.workers, capable_workers(pool.workers, work), strict=True)
-            priced = [(pool.estimate(worker, work), worker.name) for worker, can in able if can]
-            first, worker = min(priced, key=lambda each: (each[0].cost, each[0].seconds))
+            pairs = zip(pool.workers, capable_workers(pool.workers, work), strict=True)
+            estimates = [(pool.estimate(worker, work), worker.name) for worker, can in pairs if can]
+            first, worker = min(estimates, key=lambda each: (each[0].cost, each[0].seconds))
             parents = ", ".join(map(str, node.parents))
-            words = map(escape, (node.tool, work.kind, parents, worker))
-            table.add_row(str(index), *words, number(first.cost), number(first.seconds))
+            cells = map(escape, (node.tool, work.kind, parents, worker))
+            table.add_row(str(index), *cells, number(first.cost), number(first.seconds))
             costs.append(first.cost)
             seconds.append(first.seconds)
         output().print(table)
@@ -213,8 +213,8 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
             f"the run {folder.name!r} has several plans and cannot be resumed; start again with "
             "another --output: tutelage orchestrate collect"
         )
-    own = {"plan": folder.path / PLAN, "checkpoint": None, "allow_changes": allow_changes}
-    config = stored_settings(folder, ExecutionConfig).model_copy(update=own)
+    updates = {"plan": folder.path / PLAN, "checkpoint": None, "allow_changes": allow_changes}
+    config = stored_settings(folder, ExecutionConfig).model_copy(update=updates)
     _execute(config, RunFolder(folder.path.absolute()), None, as_json=False)
 
 
@@ -230,18 +230,18 @@ def _execute(
         fetch(config.model)
     with show_status("loading the planner ..."):
         llm = llm_planner(config, tools, catalog)
-    begun = folder is not None
+    resumed = folder is not None
     try:
         if config.plan is not None:
             plan = _read_plan(config, config.plan)
-            if tools and not begun:
+            if tools and not resumed:
                 check_arguments(plan, tools)  # not for plans of a model, which corrects them
             choice = ChosenPlan(plan, str(config.plan), llm)
         else:
             choice = choose_plan(config, config.instruction or "", catalog, tools, llm)
         plan = choice.plan
         system = config.make_system(pool, catalog, [plan], planner=choice.llm)
-        system.check(plan, config.budget, begun=begun)
+        system.check(plan, config.budget, begun=resumed)
     except (TutelageError, KeyboardInterrupt):
         if llm is not None and llm.calls:
             cost = math.fsum(call.cost for call in llm.calls)
@@ -281,7 +281,7 @@ def _execute(
     with ExitStack() as stack:
         stack.enter_context(report_stop(folder, warnings))
         stack.callback(close_tools, tools)
-        if begun:
+        if resumed:
             allowed = config.allow_changes
             lifecycle.resume(ExecutionRun, folder, warnings, kind, allow_changes=allowed)
         else:
@@ -337,9 +337,9 @@ def _make_observer(plan: Plan) -> Observer:
             costs[step["node"]] = costs.get(step["node"], 0.0) + step["cost"]
         elif event["event"] == "node":
             ended, node = event["result"], event["result"]["node"]
-            who = one_line(ended["worker"] or ended["reason"], _REASON)  # may be text of a tool
-            words = f"[{node}] {plan.nodes[node].tool}: {ended['status']}"
-            say(console, escape(words), (f"  {who} {costs.get(node, 0.0):.6f}", "dim"))
+            source = one_line(ended["worker"] or ended["reason"], _REASON)  # may be text of a tool
+            text = f"[{node}] {plan.nodes[node].tool}: {ended['status']}"
+            say(console, escape(text), (f"  {source} {costs.get(node, 0.0):.6f}", "dim"))
 
     return print_event
 
@@ -390,11 +390,11 @@ def _show_result(
     table = plain_table(*columns, right=("#", "tries", "USD", "seconds"))
     for node in execution.nodes:
         mine, planned = steps.get(node.node, ()), plan.nodes[node.node]
-        words = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
+        status = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
         if not node.kept and node.status != "skipped":
-            words += f": {node.reason}"
+            status += f": {node.reason}"
         after, tries = ", ".join(map(str, planned.parents)), sum(s.worker is not None for s in mine)
-        texts = (escape(planned.tool), after, one_line(words, _REASON), escape(node.worker or ""))
+        texts = (escape(planned.tool), after, one_line(status, _REASON), escape(node.worker or ""))
         cost = f"{sum(step.cost for step in mine):.6f}"
         table.add_row(str(node.node), *texts, str(tries), cost, f"{node.seconds:.2f}")
     console.print(table)
@@ -411,8 +411,8 @@ def _show_result(
         ("reward", f"{number(execution.earned(config.reward).value)} ({config.reward})"),
     ]
     if choice.confidence is not None:
-        least = f"{100 * (choice.min_confidence or 0.0):.0f} % is the least"
-        pairs.append(("planner", f"{100 * choice.confidence:.0f} % sure of its plan; {least}"))
+        minimum = f"{100 * (choice.min_confidence or 0.0):.0f} % is the least"
+        pairs.append(("planner", f"{100 * choice.confidence:.0f} % sure of its plan; {minimum}"))
     if execution.abandoned:
         lost = counted(len(execution.abandoned), "node")
         pairs.append(("replanned", f"{lost} failed or skipped, replaced by a further plan"))
@@ -435,10 +435,10 @@ def _show_result(
             lines[_LINES:] = [f"and {counted(len(lines) - _LINES, 'more line')}"]
         for line in lines:
             say(console, f"  {line}")
-    kept = format_path(folder.path)
-    say(console, ("\nTrace:", "bold"), f" tutelage show {execution.rollout} --run {kept}")
+    run_path = format_path(folder.path)
+    say(console, ("\nTrace:", "bold"), f" tutelage show {execution.rollout} --run {run_path}")
     if execution.reason == DEADLINE:
-        say(console, ("Finished nodes are kept in ", "dim"), kept)
+        say(console, ("Finished nodes are kept in ", "dim"), run_path)
 
 
 # ---------------------------------------------------------------- collect
@@ -460,7 +460,7 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
 
     if config.logs and config.prepare is None:
         raise ConfigError("--logs has no effect without --prepare FILE; add it")
-    found: JSON = {}
+    result: JSON = {}
     logs: Sequence[str | Path] = config.logs
     if not logs:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -472,7 +472,7 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
                 on_done=lambda _: bar.advance(task),
             )
         logs = (config.output_dir,)
-        found |= collection | {"log": str(log), "run": str(folder)}
+        result |= collection | {"log": str(log), "run": str(folder)}
         if not as_json:
             pairs = [
                 ("succeeded", "{succeeded} of {executions}".format(**collection)),
@@ -482,20 +482,20 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
             if collection["lost"]:
                 pairs.append(("not served", counted(collection["lost"], "execution")))
             if collection["refused"]:
-                why = "a plan that nobody can do, with wrong arguments, or above the budget"
+                reason = "a plan that nobody can do, with wrong arguments, or above the budget"
                 pairs.append(
-                    ("refused", f"{counted(collection['refused'], 'instruction')} with {why}")
+                    ("refused", f"{counted(collection['refused'], 'instruction')} with {reason}")
                 )
             pairs += [("log", format_path(log)), ("run", format_path(folder))]
             facts(output(), pairs)
-            again = f"tutelage orchestrate collect --logs {format_path(log.parent)}"
-            say(output(), ("\nNext:", "bold"), f" {again} --prepare training_data.json")
+            command = f"tutelage orchestrate collect --logs {format_path(log.parent)}"
+            say(output(), ("\nNext:", "bold"), f" {command} --prepare training_data.json")
     if config.prepare is not None:
         counts, tools = write_training_set(logs, config.prepare, config.catalog)
-        found["prepared"] = {**counts, "catalog": str(tools)}
+        result["prepared"] = {**counts, "catalog": str(tools)}
         if not as_json:
-            rows = [(name, str(value)) for name, value in found["prepared"].items()]
-            again = f"tutelage train planner --phase 1 --train {config.prepare} --catalog {tools}"
-            facts(output(), [*rows, ("written", format_path(config.prepare)), ("next", again)])
+            rows = [(name, str(value)) for name, value in result["prepared"].items()]
+            command = f"tutelage train planner --phase 1 --train {config.prepare} --catalog {tools}"
+            facts(output(), [*rows, ("written", format_path(config.prepare)), ("next", command)])
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(result, indent=2))

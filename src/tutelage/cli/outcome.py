@@ -79,40 +79,40 @@ def build_tables(result: Mapping[str, Any]) -> list[Table]:
 
 
 def _build_table(result: Mapping[str, Any], metric: Quantity) -> Table | None:
-    found = {key: read_evaluation(result, key) for key in EVALUATIONS}
-    shown = [n for n in SIDES if any(metric.has(found[f"{n}_{kind}"]) for kind in KINDS)]
-    without = found[NO_TOOLS] if metric.has(found[NO_TOOLS]) else None
-    shown += ["after"] * (without is not None and "after" not in shown)
-    if not shown:
+    stored = {key: read_evaluation(result, key) for key in EVALUATIONS}
+    columns = [n for n in SIDES if any(metric.has(stored[f"{n}_{kind}"]) for kind in KINDS)]
+    without = stored[NO_TOOLS] if metric.has(stored[NO_TOOLS]) else None
+    columns += ["after"] * (without is not None and "after" not in columns)
+    if not columns:
         return None
-    if {"before", "after"} <= set(shown):
-        shown.insert(shown.index("after") + 1, "change")
+    if {"before", "after"} <= set(columns):
+        columns.insert(columns.index("after") + 1, "change")
     rows: list[TableRow] = []
     for kind in KINDS:
-        by_side = {name: found[f"{name}_{kind}"] for name in SIDES}
+        by_side = {name: stored[f"{name}_{kind}"] for name in SIDES}
         if not any(map(metric.has, by_side.values())):
             continue
-        rows.append(_build_row(kind, by_side, shown, metric))
+        rows.append(_build_row(kind, by_side, columns, metric))
         if metric is REWARD and is_graded(result):
-            ends = {name: metric.ends(one, number) for name, one in by_side.items()}
-            ends_row = ("  95 % interval", *(ends.get(name, "") for name in shown))
+            intervals = {name: metric.ends(one, number) for name, one in by_side.items()}
+            ends_row = ("  95 % interval", *(intervals.get(name, "") for name in columns))
             if any(ends_row[1:]):  # one task has no interval
                 rows.append(TableRow(ends_row, ("dim",) * len(ends_row)))
         by_name = {name: result.get(f"families_{name}_{kind}") or {} for name in SIDES}
-        for family in dict.fromkeys(family for some in by_name.values() for family in some):
-            one = {n: evaluation_of_record(some.get(family, {})) for n, some in by_name.items()}
+        for family in dict.fromkeys(family for data in by_name.values() for family in data):
+            one = {n: evaluation_of_record(data.get(family, {})) for n, data in by_name.items()}
             if any(map(metric.has, one.values())):
-                rows.append(_build_row(f"  {escape(family)}", one, shown, metric))
+                rows.append(_build_row(f"  {escape(family)}", one, columns, metric))
     if without is not None:
         cell = metric.cell(without, _FORMATS[metric])
-        rows.append(TableRow(("greedy, no tools", *(cell * (n == "after") for n in shown))))
+        rows.append(TableRow(("greedy, no tools", *(cell * (n == "after") for n in columns))))
     tasks = result.get("test_tasks")
     head = success_title(result, metric.name) + (f", {tasks} tasks" if tasks else "")
     estimator = control_estimator(result)
     names = {"control": "control" if estimator is None else f"control: {estimator}"}
-    names |= _HEADERS if "demonstrations" in shown else {}
-    heads = [names.get(name, name) for name in shown]
-    return Table((head, *heads), rows, right=range(1, len(shown) + 1))
+    names |= _HEADERS if "demonstrations" in columns else {}
+    heads = [names.get(name, name) for name in columns]
+    return Table((head, *heads), rows, right=range(1, len(columns) + 1))
 
 
 def _build_row(
@@ -151,8 +151,8 @@ def show_outcome(
         verbs = [f"ask {target} {_find_question(folder)}", f"show {path}"]
         verbs += [f"eval {target} --test FILE.jsonl{graded}", "runs"]
         config = read_object(folder.config).get("config", {})
-        if named := config.get("environment", {}).get("name"):
-            flag = f" --environment {named}" if own else ""
+        if environment := config.get("environment", {}).get("name"):
+            flag = f" --environment {environment}" if own else ""
             verbs[0:3] = [f"show {path}", f"eval {target}{flag}"]
         next_steps(console, *(f"tutelage {verb}" for verb in verbs))
 
@@ -162,8 +162,8 @@ def _find_question(folder: RunFolder) -> str:
     with suppress(TutelageError), open_run(folder) as (store, run_id):
         for mode in (Mode.TEST, Mode.VAL, Mode.TRAIN):
             for rollout in store.rollouts(run_id, mode=mode, limit=_SEARCHED_ROLLOUTS):
-                if (words := format_question(rollout.task)) is not None:
-                    return words
+                if (question := format_question(rollout.task)) is not None:
+                    return question
     return "QUESTION"
 
 

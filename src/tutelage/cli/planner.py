@@ -131,10 +131,10 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     say(console)
     facts(console, pairs)
     say(console)
-    asked, path = stored_settings(folder, PlannerConfig), format_path(folder.path)
+    config, path = stored_settings(folder, PlannerConfig), format_path(folder.path)
     # The example instruction fits the built-in tools only.
-    own = (asked.train, asked.catalog, asked.checkpoint)
-    example, steps = EXAMPLE if all(file is None for file in own) else '"..."', list[str]()
+    files = (config.train, config.catalog, config.checkpoint)
+    example, steps = EXAMPLE if all(file is None for file in files) else '"..."', list[str]()
     if planner.is_file():
         steps.append(f"tutelage orchestrate plan {example} --checkpoint {path} --explain")
     if "phase2" in result:

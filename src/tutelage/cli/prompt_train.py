@@ -60,10 +60,10 @@ def is_prompt_search(recipe: str, algorithm: str | None) -> bool:
     from tutelage.algorithms.extensions import METHODS
 
     of_weights = (*OF_ALGORITHMS, *METHODS)
-    known = (*of_weights, *PROMPT_ALGORITHMS)
-    if algorithm is not None and algorithm not in known:
+    algorithms = (*of_weights, *PROMPT_ALGORITHMS)
+    if algorithm is not None and algorithm not in algorithms:
         raise ConfigError(
-            f"unknown algorithm {algorithm!r}{hint(algorithm, known) or '.'} "
+            f"unknown algorithm {algorithm!r}{hint(algorithm, algorithms) or '.'} "
             f"{', '.join(of_weights)} train weights, "
             f"{', '.join(PROMPT_ALGORITHMS)} search for prompts. Set a custom function with "
             "algorithm.adv_estimator=FILE.py:name or actor.policy_loss.loss_mode=FILE.py:name."
@@ -167,21 +167,21 @@ def _show_plan(setup: SearchSetup) -> None:
     plan, splits, algorithm = setup.plan, setup.splits, setup.algorithm
     console = messages()
     say(console, ("Plan", "bold"))
-    ends = ["its rollouts are used up"]
-    ends += [] if algorithm.rounds is None else [f"{algorithm.rounds} iterations are over"]
-    tests, played = counted(len(splits.test), "task"), counted(plan.test.rollouts, "rollout")
+    conditions = ["its rollouts are used up"]
+    conditions += [] if algorithm.rounds is None else [f"{algorithm.rounds} iterations are over"]
+    tests, rollouts = counted(len(splits.test), "task"), counted(plan.test.rollouts, "rollout")
     sizes = f"{len(splits.train)} train, {len(splits.val)} val, {len(splits.test)} test"
     sizes += ", split from --train" if setup.config.train and not setup.config.test else ""
-    searched = f"{', '.join(setup.components)}; {setup.settings.runners} rollouts at once"
-    most = f"at most {counted(plan.search.rollouts, 'rollout')}"
+    components = f"{', '.join(setup.components)}; {setup.settings.runners} rollouts at once"
+    maximum = f"at most {counted(plan.search.rollouts, 'rollout')}"
     open_ended = algorithm.needs_optimiser and plan.limits.optimiser_calls is None
     if open_ended:
-        most += ", any number of optimiser calls"
+        maximum += ", any number of optimiser calls"
     elif calls := plan.search.optimiser_calls:
-        most += f", {counted(calls, 'optimiser call')}"
-    least = counted(plan.least, "rollout")
+        maximum += f", {counted(calls, 'optimiser call')}"
+    minimum = counted(plan.least, "rollout")
     if isinstance(algorithm, Screen):
-        least += f"; {number(algorithm.experiment)} try all {len(algorithm.bank)} phrases"
+        minimum += f"; {number(algorithm.experiment)} try all {len(algorithm.bank)} phrases"
     total = plan.search + plan.test
     worst = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
     worst += " beside the optimiser's" if open_ended else ""
@@ -193,10 +193,10 @@ def _show_plan(setup: SearchSetup) -> None:
         ("algorithm", setup.reason),
         *setup.facts.items(),
         ("tasks", sizes),
-        ("searched", searched),
-        ("search", f"{most}; it ends when {' or '.join(ends)}"),
-        ("smallest budget", least),
-        ("held-out test", f"{tests}, seed and best: {played}"),
+        ("searched", components),
+        ("search", f"{maximum}; it ends when {' or '.join(conditions)}"),
+        ("smallest budget", minimum),
+        ("held-out test", f"{tests}, seed and best: {rollouts}"),
         *[("at most", worst)] * bool(total.tokens),
     ]
     facts(console, pairs, indent=2)

@@ -44,8 +44,8 @@ class PromptDisplay(LiveDisplay, Observer):
         """Update the progress bar."""
         if stage != self._stage:
             self._stage = stage
-            most = max(self._most.get(stage) or 0, spent.rollouts + total)
-            super().phase("held-out test" if stage == "test" else "searching", steps=most)
+            limit = max(self._most.get(stage) or 0, spent.rollouts + total)
+            super().phase("held-out test" if stage == "test" else "searching", steps=limit)
             self.open()
         costs = {"cost": spent.dollars} if spent.dollars else {}
         self.step(spent.rollouts + done, costs)
@@ -86,11 +86,11 @@ def round_lines(summary: Round, width: int) -> Iterator[str]:
     if not summary.standings:
         yield "  Nothing new was tried: every task of the round was solved, or edits were repeats"
     trials = [s for s in summary.standings if s.decision == EXPERIMENT]
-    tried = [s for s in summary.standings if s.decision != EXPERIMENT]
-    for standing in tried[:_SHOWN]:
+    candidates = [s for s in summary.standings if s.decision != EXPERIMENT]
+    for standing in candidates[:_SHOWN]:
         yield f"  {_format_candidate(standing, max(60, width) - 2)}"
-    if len(tried) > _SHOWN:
-        yield f"  and {counted(len(tried) - _SHOWN, 'more candidate')}"
+    if len(candidates) > _SHOWN:
+        yield f"  and {counted(len(candidates) - _SHOWN, 'more candidate')}"
     if trials:
         yield f"  {counted(len(trials), 'experiment')}: texts played on one training task each"
     yield f"  Spent: {spend_text(summary.spent.to_dict(), number)}"
@@ -103,5 +103,5 @@ def _format_candidate(entry: CandidateSummary, width: int) -> str:
         pairs = zip(_COUNTS.items(), (entry.wins, entry.losses, entry.ties), strict=True)
         counts = ", ".join(f"{n} {one if n == 1 else many}" for (one, many), n in pairs)
         head += f"  {score} on {entry.tasks:>2} tasks  {counts}"
-    why = ": ".join(text for text in (entry.decision, entry.reason) if text)
-    return f"{head}  {one_line(why, max(80, width - len(head)))}"
+    reason = ": ".join(text for text in (entry.decision, entry.reason) if text)
+    return f"{head}  {one_line(reason, max(80, width - len(head)))}"

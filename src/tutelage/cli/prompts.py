@@ -52,8 +52,8 @@ def _tree(
     def is_visible(entry: JSON) -> bool:
         if entry["decision"] == EXPERIMENT:
             return False
-        kept = rejected or entry["decision"] not in _HIDDEN
-        return kept or any(map(is_visible, below.get(entry["id"], ())))
+        visible = rejected or entry["decision"] not in _HIDDEN
+        return visible or any(map(is_visible, below.get(entry["id"], ())))
 
     def add_children(branch: Tree, entry: JSON) -> None:
         for child in filter(is_visible, below.get(entry["id"], ())):
@@ -178,7 +178,7 @@ def _format_candidate(entry: JSON) -> Any:
     decision, scores = entry["decision"], score_text(entry)
     style = {"winner": "bold green", "accepted": "green"}.get(decision, "dim")
     score = f"  {scores}  " if scores else "  "
-    why = f"{decision}: {one_line(entry['reason'], 70)}"
+    reason = f"{decision}: {one_line(entry['reason'], 70)}"
     return Text.assemble(
-        (f"{entry['id'][5:15]}  {entry['operation']}", "bold"), score, (why, style)
+        (f"{entry['id'][5:15]}  {entry['operation']}", "bold"), score, (reason, style)
     )

@@ -29,8 +29,8 @@ def rm(
         )
     with locked(folder):
         size, names = format_disk_use(folder.path), sorted(os.listdir(folder.path))
-        shown = f"{escape(format_path(folder.path))} ({size}: {escape(', '.join(names))})"
+        text = f"{escape(format_path(folder.path))} ({size}: {escape(', '.join(names))})"
         if not yes:
-            typer.confirm(f"Delete {shown}?", abort=True)
+            typer.confirm(f"Delete {text}?", abort=True)
         shutil.rmtree(folder.path)
     typer.echo(f"deleted {escape(format_path(folder.path))}, {size}")

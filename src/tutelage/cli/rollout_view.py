@@ -97,15 +97,15 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, with_reward:
     results = {result.call_id: result for result in attempt.tool_results}
     lines: set[str] = set()
     tools: dict[str, str] = {}
-    known: dict[str, list[tuple[Message, ...]]] = {}
+    histories: dict[str, list[tuple[Message, ...]]] = {}
     for turn, call in enumerate(attempt.calls, 1):
-        told = known.setdefault(call.agent, [])
-        begun = [past for past in told if call.messages[: len(past)] == past]
-        new = call.messages[len(max(begun, key=len, default=())) :]
-        if told and not begun:
+        history = histories.setdefault(call.agent, [])
+        prefixes = [past for past in history if call.messages[: len(past)] == past]
+        new = call.messages[len(max(prefixes, key=len, default=())) :]
+        if history and not prefixes:
             edited = any(message.role in ("assistant", "tool") for message in new)
-            why = "the history was rewritten" if edited else "another conversation begins"
-            say(console, (f"\n{why}; the call was sent:", "yellow"))
+            reason = "the history was rewritten" if edited else "another conversation begins"
+            say(console, (f"\n{reason}; the call was sent:", "yellow"))
         tools |= {c.id: c.name for m in (*new, call.reply) for c in m.tool_calls}
         for message in new:
             if message.role != "tool":
@@ -118,18 +118,18 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, with_reward:
             lines.add(key)
             _show_result(console, message.content or "", results.get(key), tools.get(key, ""))
         _show_call(console, turn, call, tokens)
-        told.append((*call.messages, call.reply))
+        history.append((*call.messages, call.reply))
     # What came after the last call was sent to nobody.
     for result in attempt.tool_results:
         if result.call_id not in lines:
             _show_result(console, result.text, result)
     say(console)
     text, name = attempt.final_text, "last reply" if attempt.answer is None else "answer"
-    ends = [("answer", "none") if text is None else (name, text)]
-    ends += [("reward", format_reward(attempt.reward))] * with_reward
-    ends += [("info", json.dumps(attempt.info, ensure_ascii=False))] * bool(attempt.info)
-    ends += [("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s")]
-    facts(console, ends)
+    pairs = [("answer", "none") if text is None else (name, text)]
+    pairs += [("reward", format_reward(attempt.reward))] * with_reward
+    pairs += [("info", json.dumps(attempt.info, ensure_ascii=False))] * bool(attempt.info)
+    pairs += [("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s")]
+    facts(console, pairs)
     _show_failure(console, attempt)
 
 
@@ -164,8 +164,8 @@ def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
 
 
 def _show_calls(console: Console, message: Message) -> None:
-    for made in message.tool_calls:
-        _print(console, f"calls {made.name} {made.arguments}", "cyan")
+    for call in message.tool_calls:
+        _print(console, f"calls {call.name} {call.arguments}", "cyan")
 
 
 def _show_result(console: Console, text: str, result: ToolResult | None, tool: str = "") -> None:
@@ -187,11 +187,11 @@ def _show_failure(console: Console, attempt: Attempt) -> None:
 
 def _print(console: Console, text: str, style: str = "") -> None:
     """Print indented text, wrapped if the console is a terminal."""
-    shown = escape(text)
+    escaped = escape(text)
     if console.is_terminal:
-        console.print(Padding(Text(shown, style=style), (0, 0, 0, _INDENT)))
+        console.print(Padding(Text(escaped, style=style), (0, 0, 0, _INDENT)))
         return
-    for line in shown.split("\n"):
+    for line in escaped.split("\n"):
         say(console, " " * _INDENT, (line, style))
 
 
@@ -262,9 +262,9 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
         message += one_line(name, max(10, console.width - 14 - len(message)))
         # Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix.
         say(console, (rollout.id[:14], "bold"), message.rstrip())
-        room, text = max(20, console.width - 4), last.final_text
-        answer = one_line("none" if text is None else text, room // 3)
-        question = one_line(rollout.task.title, room - len(answer) - 4)
+        width, text = max(20, console.width - 4), last.final_text
+        answer = one_line("none" if text is None else text, width // 3)
+        question = one_line(rollout.task.title, width - len(answer) - 4)
         say(console, (f"    {question} -> {answer}", "dim"))
         if last.failure is not None:
             say(console, (f"    {one_line(last.failure.message, 300)}", "dim"))
@@ -284,9 +284,9 @@ def _find_rollout(prefix: str, folders: Sequence[RunFolder]) -> tuple[Rollout, R
             except StoreError as error:
                 if len(folders) == 1 or "matches several" in str(error):
                     raise
-    looked = ", ".join(folder.name for folder in folders[:5]) or "no runs"
+    searched = ", ".join(folder.name for folder in folders[:5]) or "no runs"
     raise RunError(
-        f"no rollout ID starts with {prefix!r} in the runs found here ({looked}); pass its run "
+        f"no rollout ID starts with {prefix!r} in the runs found here ({searched}); pass its run "
         "with --run FOLDER"
     )
 
@@ -319,17 +319,17 @@ def _show_span(
     title = (escape(span.name), "red" if failed else "")
     message = f"  {escape(', '.join(texts))}" if texts else ""
     say(console, " " * _INDENT + prefix, title, (message, "dim"))
-    inner = " " * _INDENT + indent + ("│ " if node.children else "  ")
+    margin = " " * _INDENT + indent + ("│ " if node.children else "  ")
     for event in span.events:
         if (message := _format_event(event.name, event.attributes)) is not None:
-            say(console, inner, (message, "cyan"))
-    room = max(40, console.width - len(inner) - 4)
+            say(console, margin, (message, "cyan"))
+    width = max(40, console.width - len(margin) - 4)
     for name, value in attributes.items() if content else ():
         if name not in _KNOWN:
-            say(console, inner, (one_line(f"{name} = {value}", room), "dim"))
+            say(console, margin, (one_line(f"{name} = {value}", width), "dim"))
     for child in node.children:
-        branch, deeper = ("└ ", "  ") if child is node.children[-1] else ("├ ", "│ ")
-        _show_span(console, child, indent + branch, indent + deeper, start_ns, content)
+        branch, spaces = ("└ ", "  ") if child is node.children[-1] else ("├ ", "│ ")
+        _show_span(console, child, indent + branch, indent + spaces, start_ns, content)
 
 
 def _format_event(name: str, attributes: Any) -> str | None:
@@ -338,14 +338,14 @@ def _format_event(name: str, attributes: Any) -> str | None:
         value = attributes.get(names.SCORE)
         message = number(float(value)) if isinstance(value, (int, float)) else str(value)
         label = attributes.get(names.SCORE_LABEL)
-        words = f"{attributes.get(names.EVALUATION_NAME, 'score')} = {message}"
-        return escape(words + (f" ({label})" if label else ""))
+        text = f"{attributes.get(names.EVALUATION_NAME, 'score')} = {message}"
+        return escape(text + (f" ({label})" if label else ""))
     if name == names.EXCEPTION:
         kind = attributes.get(names.EXCEPTION_TYPE, "exception")
         return one_line(f"{kind}: {attributes.get(names.EXCEPTION_MESSAGE, '')}", 100)
     if name == names.DECISION:
         if names.RESPONSE_ID in attributes:
             return None  # the call stands below
-        who, why = (attributes.get(n, "") for n in (names.REQUEST_MODEL, names.ERROR_TYPE))
-        return one_line(" ".join(f"{attributes.get(names.ACTION)} {who} {why}".split()), 100)
+        model, error = (attributes.get(n, "") for n in (names.REQUEST_MODEL, names.ERROR_TYPE))
+        return one_line(" ".join(f"{attributes.get(names.ACTION)} {model} {error}".split()), 100)
     return one_line(name, 100)

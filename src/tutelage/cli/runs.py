@@ -49,17 +49,17 @@ def runs(
     widths = {n: 2 + max(len(n), *(len(escape(line[n])) for line in lines)) for n in lines[0]}
     if not console.is_terminal:
         console.width = max(console.width, sum(widths.values()))
-    shown = list(widths)
+    columns = list(widths)
     for name in _OPTIONAL_COLUMNS:
-        if sum(widths[n] for n in shown) - 2 > console.width:
-            shown.remove(name)
-    table = plain_table(*shown, right=("seed", "steps", "success", "reward", "tested", "disk"))
+        if sum(widths[n] for n in columns) - 2 > console.width:
+            columns.remove(name)
+    table = plain_table(*columns, right=("seed", "steps", "success", "reward", "tested", "disk"))
     table.columns[0].no_wrap = True
     for line in lines:
-        table.add_row(*(escape(line[name]) for name in shown))
+        table.add_row(*(escape(line[name]) for name in columns))
     console.print(table)
-    if left := [name for name in widths if name not in shown]:
-        prose(console, f"left out in this width: {', '.join(left)}", "dim")
+    if hidden := [name for name in widths if name not in columns]:
+        prose(console, f"left out in this width: {', '.join(hidden)}", "dim")
 
 
 def _describe_run(folder: RunFolder, now: float) -> dict[str, str]:
@@ -97,9 +97,9 @@ def _format_steps(folder: RunFolder, config: dict[str, Any], result: dict[str, A
     # If the last phase has not begun, those of the phase before it count.
     done = next((int(result[name]) for name in _STEPS if result.get(name)), 0)
     done = done or int(last.get("step", 0))
-    wanted = (config.get("trainer") or {}).get("total_training_steps")
-    short = isinstance(wanted, int) and done < wanted and not finished
-    return f"{done}/{wanted}" if short else str(done or "")
+    total = (config.get("trainer") or {}).get("total_training_steps")
+    short = isinstance(total, int) and done < total and not finished
+    return f"{done}/{total}" if short else str(done or "")
 
 
 def format_disk_use(path: Path) -> str:
@@ -149,12 +149,12 @@ def _format_tests(result: dict[str, Any]) -> dict[str, str]:
 
     sampled = [read_evaluation(result, f"{when}_sampled") for when in ("before", "after")]
     greedy = [] if any(sampled) else [read_evaluation(result, "after_greedy")]
-    told = [m for m in (*sampled, *greedy) if m is not None]
-    success = " -> ".join(f"{100 * v:.0f}" for m in told if (v := SUCCESS.of(m)) is not None)
-    rewards = " -> ".join(f"{v:.2f}" for m in told if (v := REWARD.of(m)) is not None)
-    pairs = [f"{m.judged}/{m.rollouts} judged" for m in told if m.judged != m.rollouts]
-    counts = pairs or sorted({str(m.rollouts) for m in told if m.rollouts is not None})
-    shared = count_shared(result) if told else 0
+    tests = [m for m in (*sampled, *greedy) if m is not None]
+    success = " -> ".join(f"{100 * v:.0f}" for m in tests if (v := SUCCESS.of(m)) is not None)
+    rewards = " -> ".join(f"{v:.2f}" for m in tests if (v := REWARD.of(m)) is not None)
+    pairs = [f"{m.judged}/{m.rollouts} judged" for m in tests if m.judged != m.rollouts]
+    counts = pairs or sorted({str(m.rollouts) for m in tests if m.rollouts is not None})
+    shared = count_shared(result) if tests else 0
     counts += [f"{shared} tasks trained on"] * bool(shared)
     if success:
         success += " % before" if sampled[0] and not sampled[1] else " %"

@@ -159,7 +159,7 @@ def train(
     """
     values = {name: value for name, value in flags if value not in (None, (), False)}
     recipe, overrides = resolve_recipe(recipe, overrides or (), values)
-    own, config, dry_run = is_file_reference(recipe), options.config, options.dry_run
+    is_agent, config, dry_run = is_file_reference(recipe), options.config, options.dry_run
     _check_recipe(recipe)
     overrides += ["model.path=null"] * options.from_scratch
     search = is_prompt_search(recipe, values.get("algorithm"))
@@ -168,10 +168,10 @@ def train(
     if options.from_scratch and search:
         raise ConfigError("--from-scratch cannot be used in a prompt search; remove it")
     if search:
-        words = [recipe, *overrides] if own else overrides
-        train_prompts(PROMPT_RECIPE if own else recipe, words, values, config, dry_run)
+        arguments = [recipe, *overrides] if is_agent else overrides
+        train_prompts(PROMPT_RECIPE if is_agent else recipe, arguments, values, config, dry_run)
         return
-    if own:
+    if is_agent:
         runners = {"runners": values.pop("runners")} if "runners" in values else {}
         _train_agent(recipe, overrides, convert_prompt_flags(values) | runners, options)
         return
@@ -242,14 +242,14 @@ def _create_run_folder(resolved: Resolved) -> Path:
     for line in _list_unused(resolved):
         typer.echo(line, err=True)
     config, name = resolved.config, resolved.config.trainer.experiment_name
-    if config.output is None and (place := continued(resolved)) is not None:
-        typer.echo(f"Continuing {place}, the run of this name", err=True)
-        return folder_at(place).path
+    if config.output is None and (path := continued(resolved)) is not None:
+        typer.echo(f"Continuing {path}, the run of this name", err=True)
+        return folder_at(path).path
     recipe = "environment" if config.environment.name else config.recipe
-    place = place_of(config.output, recipe, name)
-    if config.output is None and name is not None and place.name != name.replace("/", "-"):
-        typer.echo(f"There is a run of the name {name!r} already, so this is {place}", err=True)
-    return folder_at(place).path
+    path = place_of(config.output, recipe, name)
+    if config.output is None and name is not None and path.name != name.replace("/", "-"):
+        typer.echo(f"There is a run of the name {name!r} already, so this is {path}", err=True)
+    return folder_at(path).path
 
 
 def _dry_run(resolved: Resolved, all_keys: bool) -> None:
@@ -318,12 +318,12 @@ def _train_agent(
             (rollout,) = trainer.dev(reference, n=1).rollouts
         _show_dry_run(rollout, keys.resolved, (), options.all)
         return
-    place = group.agree(lambda: place_of(flags.get("output"), agent.name))
+    path = group.agree(lambda: place_of(flags.get("output"), agent.name))
 
     def job(progress: Progress) -> dict[str, Any]:
-        return make_trainer(keys, flags, place, progress).fit(reference).details
+        return make_trainer(keys, flags, path, progress).fit(reference).details
 
-    run_job(RunFolder(place), job, group.rank)
+    run_job(RunFolder(path), job, group.rank)
 
 
 def _show_preview(console: Console, preview: SFTPreview) -> None:
@@ -333,17 +333,17 @@ def _show_preview(console: Console, preview: SFTPreview) -> None:
 
     # A pipe, a file and a terminal without colours say it in marks.
     coloured = console.color_system is not None and not console.no_color
-    how = "is green" if coloured else "stands between >>> and <<<"
-    say(console, (f"The first demonstration; what is trained {how}", "bold"))
+    mark = "is green" if coloured else "stands between >>> and <<<"
+    say(console, (f"The first demonstration; what is trained {mark}", "bold"))
     for text, trained in preview.pieces:
-        shown = escape(text) if coloured or not trained else f">>>{escape(text)}<<<"
-        say(console, (shown, "green" if trained else "dim"))
+        marked = escape(text) if coloured or not trained else f">>>{escape(text)}<<<"
+        say(console, (marked, "green" if trained else "dim"))
     say(console)
     rows = f"{counted(preview.rows, 'row')}, {counted(preview.tokens, 'token')}"
-    read = f"{rows}, {number(preview.trained)} of them trained, longest row {preview.longest}"
+    size = f"{rows}, {number(preview.trained)} of them trained, longest row {preview.longest}"
     bound = "until the time limit" if preview.steps is None else counted(preview.steps, "step")
     loss = f"{preview.loss:.3f} nats a token on the first batch, untrained"
-    facts(console, [("read", read), ("run", bound), ("loss", loss)])
+    facts(console, [("read", size), ("run", bound), ("loss", loss)])
     say(console, "\nDry run: nothing was trained or written.")
 
 
@@ -365,4 +365,4 @@ def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_
 
 
 def _list_unused(resolved: Resolved) -> list[str]:
-    return [f"Warning: {key} has no effect: {why}" for key, why in resolved.unused.items()]
+    return [f"Warning: {key} has no effect: {reason}" for key, reason in resolved.unused.items()]

@@ -53,10 +53,10 @@ def show(console: Console, folder: RunFolder) -> None:
         resolved = Resolved.from_json(folder.config.read_text(encoding="utf-8"))
         config = resolved.config
         rule = config.algorithm.adv_estimator if config.algorithm.name == "rl" else "sft"
-        own = ("default", "preset", "train ", "derived")
+        prefixes = ("default", "preset", "train ", "derived")
         table = resolved.to_table()
         changed = [
-            f"{key}={value}" for key, value, origin, _ in table if not origin.startswith(own)
+            f"{key}={value}" for key, value, origin, _ in table if not origin.startswith(prefixes)
         ]
         pairs = [("recipe", f"{config.recipe}, {rule}, seed {config.seed}")]
         facts(console, [*pairs, *(("set", text) for text in changed)], indent=2)

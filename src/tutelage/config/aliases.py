@@ -79,8 +79,8 @@ def canonical_key(spelling: str, value: Any) -> str:
         raise ConfigIssue(
             spelling, value, "this is a section, not a key", f"Set one of its keys: {first}=..."
         )
-    near = nearest(spelling)
-    fix = f"Did you mean {near!r}?" if near else "`tutelage config` lists every key."
+    match = nearest(spelling)
+    fix = f"Did you mean {match!r}?" if match else "`tutelage config` lists every key."
     raise ConfigIssue(spelling, value, "unknown key", fix)
 
 

@@ -27,9 +27,9 @@ def validate_api_key(key: str | None, name: str) -> str | None:
     Raises `ConfigError` for a key that a header cannot carry.
     """
     key = (key or "").strip()
-    if wrong := find_bad_character(key):
+    if problem := find_bad_character(key):
         raise ConfigError(
-            f"invalid API key in {name}: {wrong}; set {name} to the key issued by the server"
+            f"invalid API key in {name}: {problem}; set {name} to the key issued by the server"
         )
     return key or None
 

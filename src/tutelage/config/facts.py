@@ -28,8 +28,8 @@ class Machine:
 
     def device_of(self, config: RunConfig) -> Literal["cpu", "cuda"]:
         """Return the training device: `trainer.device`, or for `auto` a GPU if one is visible."""
-        found = config.trainer.device == "auto" and self.cuda_devices
-        return "cuda" if found or config.trainer.device == "cuda" else "cpu"
+        has_gpu = config.trainer.device == "auto" and self.cuda_devices
+        return "cuda" if has_gpu or config.trainer.device == "cuda" else "cpu"
 
     def placed_ranks(self, config: RunConfig) -> int:
         """Return the number of ranks started by Ray: one per node or training GPU if Ray is

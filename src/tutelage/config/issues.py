@@ -30,8 +30,8 @@ class ConfigIssue(Exception):
         return ConfigIssue(self.key, self.value, reason, self.fix, origin)
 
     def __str__(self) -> str:
-        where = f" ({self.origin})" if self.origin else ""
-        return f"{self.key}={plain(self.value)!r}{where}: {self.reason}. {self.fix}"
+        source = f" ({self.origin})" if self.origin else ""
+        return f"{self.key}={plain(self.value)!r}{source}: {self.reason}. {self.fix}"
 
 
 def raise_issues(problems: Iterable[ConfigIssue], origins: Mapping[str, str] | None = None) -> None:

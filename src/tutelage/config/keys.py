@@ -95,12 +95,12 @@ def value_issue(key: str, value: Any, names: Names = NO_NAMES) -> ConfigIssue:
     schema, fix = json_schema(key), " ".join((leaf_fields()[key].description or "").split())
     if choices := _list_choices(schema):
         values = cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else [value]
-        wrong = [str(item) for item in values if item not in choices][:1]
-        near = difflib.get_close_matches("".join(wrong), choices, n=1, cutoff=0.4)
+        invalid = [str(item) for item in values if item not in choices][:1]
+        matches = difflib.get_close_matches("".join(invalid), choices, n=1, cutoff=0.4)
         # `algorithm=grpo`: the value is right and the key is its neighbour.
         taken = ((k, (*_list_choices(json_schema(k)), *names.get(k, ()))) for k in leaf_fields())
         homes = [f"{k}={value}" for k, known in taken if isinstance(value, str) and value in known]
-        fix = f"Did you mean {[*homes, *map(repr, near)][0]}?" if homes or near else fix
+        fix = f"Did you mean {[*homes, *map(repr, matches)][0]}?" if homes or matches else fix
     return ConfigIssue(key, value, f"expected {value_text(schema)}", fix)
 
 

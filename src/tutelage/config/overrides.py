@@ -36,8 +36,8 @@ def parse_overrides(texts: Sequence[str | Override]) -> list[Override]:
 
     Raises `ConfigError` with the text and the reason.
     """
-    read = ([o] if isinstance(o, Override) else copy.deepcopy(_parse_override(o)) for o in texts)
-    return [one for some in read for one in some]
+    parsed = ([o] if isinstance(o, Override) else copy.deepcopy(_parse_override(o)) for o in texts)
+    return [override for overrides in parsed for override in overrides]
 
 
 def read_keys(path: Path) -> dict[str, Any]:

@@ -71,9 +71,9 @@ class Resolved(Section):
             fields = ", ".join(cls.model_fields)
             raise ConfigError(f"the configuration must have exactly the fields kind, {fields}.")
         try:
-            found = cls.model_validate_json(json.dumps(parts), strict=True)
+            resolved = cls.model_validate_json(json.dumps(parts), strict=True)
         except ValidationError as error:
-            raise_issues(_to_issue(wrong) for wrong in error.errors())
+            raise_issues(_to_issue(details) for details in error.errors())
             raise
         for part in ("config", "origin"):
             odd = {key for key, _ in flatten(parts[part])} ^ {*leaf_fields()}
@@ -83,7 +83,7 @@ class Resolved(Section):
                     f"({len(odd)} such keys). It is truncated, or from another version; start a "
                     "new run."
                 )
-        return found
+        return resolved
 
 
 def _to_issue(error: ErrorDetails) -> ConfigIssue:

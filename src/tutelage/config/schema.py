@@ -406,8 +406,8 @@ class RunConfig(RunSettings):
     def response_tokens(self) -> int:
         """Maximum sampled tokens of a rollout over all its turns."""
         turns = self.agent.max_turns if self.agent.use_agent else 1
-        each = self.agent.max_tokens_per_turn
-        return self.rollout.response_length or (turns * each if each else RESPONSE_TOKENS)
+        per_turn = self.agent.max_tokens_per_turn
+        return self.rollout.response_length or (turns * per_turn if per_turn else RESPONSE_TOKENS)
 
     @property
     def turn_tokens(self) -> int:

@@ -42,8 +42,8 @@ class UnusedRule:
         `own_agent` is True if the run uses a custom agent.
         """
         rules = sorted((n for n in metadata if isinstance(n, UnusedRule)), key=attrgetter("rank"))
-        may = [r for r in rules if on_cpu >= r.on_cpu and not (own_agent and r.built_in)]
-        return [rule.reason for rule in may if rule.applies(config)]
+        candidates = [r for r in rules if on_cpu >= r.on_cpu and not (own_agent and r.built_in)]
+        return [rule.reason for rule in candidates if rule.applies(config)]
 
 
 def if_in(reason: str, key: str, *values: object) -> UnusedRule:

@@ -42,17 +42,17 @@ def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int
     if factory.tasks is not None:
         train, test = factory.tasks("train", 4, seed), factory.tasks("test", 4, seed + 10**6)
         tasks = tasks or train
-        same = [task for task in test if any(task.fields == other.fields for other in train)]
-        if same:
-            problems.append(f"the test task {same[0].id!r} is also a training task")
+        shared = [task for task in test if any(task.fields == other.fields for other in train)]
+        if shared:
+            problems.append(f"the test task {shared[0].id!r} is also a training task")
     if not tasks:
         raise AssertionError(f"the environment {factory.name!r} has no tasks; pass tasks=[...]")
     before = _list_running()
     problems += asyncio.run(_play_tasks(factory, tasks[:4], seed))
-    late = time.monotonic() + 2.0
-    while (left := sorted(_list_running() - before)) and time.monotonic() < late:
+    deadline = time.monotonic() + 2.0
+    while (leaked := sorted(_list_running() - before)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    problems += [f"close left the {name} behind" for name in left]
+    problems += [f"close left the {name} behind" for name in leaked]
     if problems:
         lines = "\n".join(f"- {problem}" for problem in dict.fromkeys(problems))
         raise AssertionError(f"the environment {factory.name!r} violates the protocol:\n{lines}")
@@ -61,12 +61,12 @@ def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int
 async def _play_tasks(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int) -> list[str]:
     """Run every task alone, repeatedly, with the expert and concurrently; return the problems."""
     problems: list[str] = []
-    alone: list[tuple[Task, PlayedEpisode]] = []
+    episodes: list[tuple[Task, PlayedEpisode]] = []
     expert = factory.expert
     for number, task in enumerate(tasks):
         try:
             act = random_act(factory, seed + number)
-            alone.append((task, await play_episode(factory, task, seed, act)))
+            episodes.append((task, await play_episode(factory, task, seed, act)))
             if expert is not None:
                 best = await play_episode(factory, task, seed, expert_act(expert))
                 if best.truncated:
@@ -79,20 +79,20 @@ async def _play_tasks(factory: EnvironmentFactory, tasks: Sequence[Task], seed: 
                 )
         except EnvironmentFailedError as error:
             problems.append(str(error))
-    if not factory.deterministic or problems or not alone:
+    if not factory.deterministic or problems or not episodes:
         return problems
-    places = (0, len(alone) - 1)
+    indices = (0, len(episodes) - 1)
     at_once = [
-        play_episode(factory, alone[i][0], seed, random_act(factory, seed + i)) for i in places
+        play_episode(factory, episodes[i][0], seed, random_act(factory, seed + i)) for i in indices
     ]
     played = await asyncio.gather(*at_once, return_exceptions=True)
-    for place, again in zip(places, played, strict=True):
-        task, episode = alone[place]
-        if isinstance(again, EnvironmentFailedError):
-            problems.append(f"two instances at once: {again}")
-        elif isinstance(again, BaseException):
-            raise again
-        elif (differs := describe_difference(episode, again)) is not None:
+    for index, second in zip(indices, played, strict=True):
+        task, episode = episodes[index]
+        if isinstance(second, EnvironmentFailedError):
+            problems.append(f"two instances at once: {second}")
+        elif isinstance(second, BaseException):
+            raise second
+        elif (differs := describe_difference(episode, second)) is not None:
             problems.append(
                 f"two instances share state: task {task.id!r} was another episode while a second "
                 f"instance was open: {differs}"

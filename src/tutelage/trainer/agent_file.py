@@ -70,10 +70,10 @@ def merge_file(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
 def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None) -> RL:
     """Return the configuration keys of a command, from overrides, flags and a file."""
     parsed = parse_overrides(overrides)
-    own = {name: value for name, value in flags.items() if name not in (*_OBJECTS, "tools")}
+    options = {name: value for name, value in flags.items() if name not in (*_OBJECTS, "tools")}
     in_file = {} if file is None else dict(flatten(read_keys(file)))
-    keys = RL(in_file | {o.spelling: o.value for o in parsed} | own)
-    keys.overrides, keys.flags, keys.file = parsed, own, file
+    keys = RL(in_file | {o.spelling: o.value for o in parsed} | options)
+    keys.overrides, keys.flags, keys.file = parsed, options, file
     return keys
 
 
@@ -89,9 +89,9 @@ def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool =
             f"the run in {str(folder.path)!r} has no file of its training tasks; "
             "resume it with the program that started it"
         )
-    named = config.agent.reward_name
+    reward = config.agent.reward_name
     flags = {**stored["tasks"], "model": config.model.path, "runners": stored["runners"]}
-    flags["reward"] = None if named in (None, AGENT_REWARD) else named
+    flags["reward"] = None if reward in (None, AGENT_REWARD) else reward
     keys = RL()
     keys.stored = resolved
     trainer = make_trainer(keys, flags, folder.path, progress)

@@ -60,14 +60,14 @@ def check_arguments(arguments: Mapping[str, object], unknown: Mapping[str, objec
     """Raise `ConfigError` for unknown arguments of a `Trainer` and for values of a wrong type."""
     for name, value in unknown.items():
         key = name in all_spellings()
-        way = f"; {name} is a training key: algorithm=RL({name}={value!r})" if key else ""
-        raise ConfigError(f"Trainer has no argument {name!r}{way or hint(name, arguments)}")
+        advice = f"; {name} is a training key: algorithm=RL({name}={value!r})" if key else ""
+        raise ConfigError(f"Trainer has no argument {name!r}{advice or hint(name, arguments)}")
     wrong: list[str] = []
-    for name, (kinds, wanted) in _TYPES.items():
+    for name, (kinds, expected) in _TYPES.items():
         value = arguments[name]
         of_kind = isinstance(value, kinds) and not isinstance(value, bool)
         if not (value is None or value is ... or of_kind):
-            wrong.append(f"{name}={value!r} must be {wanted}")
+            wrong.append(f"{name}={value!r} must be {expected}")
     for callback in cast("Sequence[object]", arguments.get("callbacks") or ()) if not wrong else ():
         if not isinstance(callback, Callback):
             wrong.append(f"callbacks must be Callback objects, got {callback!r}")
@@ -80,11 +80,11 @@ def agent_of(
 ) -> tuple[Agent, Mapping[str, Any], str | None]:
     """Load an agent from an object, AGENT.py or AGENT.py:name. Return the agent, the resources of
     its module updated with `resources`, and the file reference or None."""
-    agent, found = load_agent(source, resources)
+    agent, merged = load_agent(source, resources)
     if not isinstance(source, (str, Path)):
-        return agent, found, None
+        return agent, merged, None
     file, _, name = str(source).rpartition(".py")
-    return agent, found, f"{Path(file + '.py').resolve()}{name}"
+    return agent, merged, f"{Path(file + '.py').resolve()}{name}"
 
 
 def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Policy]:
@@ -150,12 +150,12 @@ def roles_of(
             "LLM(trainable=True) for one"
         )
     # The first policy is the main one, whatever it was called, unless another one is.
-    main, named = roles.policies[roles.main], dict(roles.policies)
-    if POLICY in named.values():
-        named = dict(sorted(named.items(), key=lambda item: item[1] != POLICY))
+    main, by_llm = roles.policies[roles.main], dict(roles.policies)
+    if POLICY in by_llm.values():
+        by_llm = dict(sorted(by_llm.items(), key=lambda item: item[1] != POLICY))
     else:
-        named = {r: POLICY if name == main else name for r, name in named.items()}
-    roles = replace(roles, policies=named)
+        by_llm = {r: POLICY if name == main else name for r, name in by_llm.items()}
+    roles = replace(roles, policies=by_llm)
     unknown = sorted({*policies} - {*roles.policies.values()})
     if unknown:
         raise ConfigError(

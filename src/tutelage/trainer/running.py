@@ -73,8 +73,8 @@ async def _close_clients(coroutine: Coroutine[Any, Any, T]) -> T:
         return await coroutine
     finally:
         gc.collect()
-        if left := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(left, timeout=1)
+        if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(tasks, timeout=1)
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
@@ -116,9 +116,9 @@ def report_stop(path: str | Path, progress: Progress, *, own: bool = True) -> Ge
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
         saved = folder_at(Path(path)).config.is_file()
-        again = f"; progress is saved: the same call with output_dir={str(path)!r} resumes it"
+        hint = f"; progress is saved: the same call with output_dir={str(path)!r} resumes it"
         if own:
-            progress.note("stopped" + (again if saved else " before there was anything to save"))
+            progress.note("stopped" + (hint if saved else " before there was anything to save"))
         raise
 
 
@@ -189,16 +189,16 @@ def prepare_agent(
         tasks = environment_tasks(factory, {"test": TEST_TASKS}, keys.get("seed", 0))["test"]
     if tasks is None:
         raise ConfigError("no tasks to evaluate on; pass test_dataset")
-    asked = EvaluationConfig(test=tuple(files_of(test_dataset)) or ("test_dataset",), **keys)
-    player, own, file = agent_of(agent, resources)
+    config = EvaluationConfig(test=tuple(files_of(test_dataset)) or ("test_dataset",), **keys)
+    player, merged, file = agent_of(agent, resources)
     local, folders = bool(policies) or model is not None, set[str]()
 
     def load(resolved: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Policy]:
         if policies:
             main = next(iter(policies.values()))
             return {name: policies.get(resolved[name].policy) or main for name in names}
-        named = {name: str(model or model_folder(resolved[name]) or "") for name in names}
-        if unanswered := [name for name in names if not named[name]]:
+        paths = {name: str(model or model_folder(resolved[name]) or "") for name in names}
+        if unanswered := [name for name in names if not paths[name]]:
             raise ConfigError(
                 f"no LLM is configured for {unanswered[0]!r} of the agent {player.name!r}; pass "
                 f"policy=, model=, or endpoints={{{unanswered[0]!r}: 'http://...'}}"
@@ -206,26 +206,26 @@ def prepare_agent(
         from tutelage.policy.machine import sampling_device
         from tutelage.policy.model import load_policy
 
-        folders.update(named.values())
+        folders.update(paths.values())
         loaded = {folder: load_policy(folder, device=sampling_device()) for folder in folders}
-        return {name: loaded[named[name]] for name in names}
+        return {name: loaded[paths[name]] for name in names}
 
     dataset = Dataset(tasks, name="test_dataset", input_required=False)
     if reward is not None:
         check(reward, dataset)
     server = None if local else read_endpoints(environment()).get("task")
-    resolved_agent = custom_agent(player, own, asked, load, urls=endpoints, server=server)
+    resolved_agent = custom_agent(player, merged, config, load, urls=endpoints, server=server)
     evaluated_agent = replace(
         resolved_agent,
         weights=", ".join(sorted(folders)),
-        prices=load_prices(asked.prices, environment()),
+        prices=load_prices(config.prices, environment()),
         environment=factory,
-        runners=asked.runners or (8 if resolved_agent.servers else 64),
+        runners=config.runners or (8 if resolved_agent.servers else 64),
     )
     usual = AGENT_REWARD if factory is None else ENVIRONMENT_REWARD
     name = usual if reward is None else reward.name
     return PreparedEvaluation(
-        asked, evaluated_agent, dataset, reward, name, asked.success, agent=file or player.name
+        config, evaluated_agent, dataset, reward, name, config.success, agent=file or player.name
     )
 
 

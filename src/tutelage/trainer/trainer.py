@@ -112,8 +112,8 @@ class Trainer:
     ) -> None:
         """Check the arguments. Raises `ConfigError` for invalid values and combinations."""
         check_arguments({**locals()}, unknown)
-        known = (RL, *PROMPT_ALGORITHMS)
-        if algorithm is not None and not isinstance(cast("object", algorithm), known):
+        types = (RL, *PROMPT_ALGORITHMS)
+        if algorithm is not None and not isinstance(cast("object", algorithm), types):
             raise ConfigError(
                 f"algorithm={algorithm!r} is not supported by Trainer; use RL(...) or SFT(...) for "
                 "weights, APO(...), GEPA(...), Reflect(...) or Screen(...) for prompts"
@@ -163,18 +163,18 @@ class Trainer:
         `TutelageError`s, most of them before anything runs.
         """
         tasks = _check_tasks("train_dataset", train_dataset)
-        shown = default_progress() if self.progress is None else self.progress
-        progress, own = CallbackProgress(shown, self.callbacks), self.progress is None
+        display = default_progress() if self.progress is None else self.progress
+        progress, notify = CallbackProgress(display, self.callbacks), self.progress is None
         try:
             if not isinstance(self.algorithm, RL):
                 setup = self._prepare_search(self.algorithm, agent, tasks, val_dataset)
-                place = self.output_dir or fresh_name("prompt", claim=True)
-                with report_stop(place, progress, own=own):
-                    return await search_agent(setup, place, self.callbacks, progress)
+                path = self.output_dir or fresh_name("prompt", claim=True)
+                with report_stop(path, progress, own=notify):
+                    return await search_agent(setup, path, self.callbacks, progress)
             plan = partial(self._prepare, self.algorithm, agent, tasks, val_dataset)
-            resolved, place, job_inputs = agree_on_plan(self.output_dir, plan)
-            with report_stop(place, progress, own=own):
-                result = await train_weights(resolved, place, job_inputs, progress)
+            resolved, path, job_inputs = agree_on_plan(self.output_dir, plan)
+            with report_stop(path, progress, own=notify):
+                result = await train_weights(resolved, path, job_inputs, progress)
             for callback in self.callbacks:
                 callback.on_train_end(result)
             return result
@@ -246,8 +246,8 @@ class Trainer:
             raise ConfigError("SFT does not play training tasks; use dev with a Trainer for RL")
         from tutelage.weights.inputs import prepare_rl
 
-        place = self.output_dir or fresh_name("agent")
-        resolved, _, job_inputs = self._prepare(self.algorithm, agent, None, None, place)
+        path = self.output_dir or fresh_name("agent")
+        resolved, _, job_inputs = self._prepare(self.algorithm, agent, None, None, path)
         async with job_inputs.manager:
             setting = await asyncio.to_thread(prepare_rl, resolved.config, None, job_inputs)
             rollouts = await asyncio.to_thread(play_once, setting, job_inputs, n)
@@ -273,7 +273,7 @@ class Trainer:
         if len(self._policies) > 1:
             raise ConfigError("a prompt search supports only one policy; pass policy=POLICY")
         player, resources, _ = agent_of(agent, self.resources)
-        tasks = [tasks_of(given, split) for split, given in self._split_tasks(train, val).items()]
+        tasks = [tasks_of(rows, split) for split, rows in self._split_tasks(train, val).items()]
         return build_trainer_setup(
             algorithm,
             AgentSpec(
@@ -306,15 +306,15 @@ class Trainer:
         path: Path,
     ) -> Plan:
         """Check all inputs that can be checked without a model, and return the training plan."""
-        player, own, file = agent_of(agent, self.resources)
-        values = {**player.own_resources(), **own}
+        player, merged, file = agent_of(agent, self.resources)
+        values = {**player.own_resources(), **merged}
         if not any(isinstance(v, LLM) and not v.tokenizer_only for v in values.values()):
             values = {POLICY: LLM(), **values}
         resources = NamedResources(values)
         player.check([*resources])
         roles = roles_of(resources, self.endpoints, self._policies)
         passed = self._split_tasks(train_dataset, val_dataset)
-        train, val, test = (tasks_of(given, split) for split, given in passed.items())
+        train, val, test = (tasks_of(rows, split) for split, rows in passed.items())
         if isinstance(algorithm, SFT):
             if train is not None or val is not None:
                 raise ConfigError(
@@ -335,10 +335,10 @@ class Trainer:
             isolation=self.isolation,
             remote=remotes_of(resources, roles, resolved.config),
         )
-        told = on_rollout(self.callbacks)
-        files = {split: files_of(given) for split, given in passed.items()}
+        hook = on_rollout(self.callbacks)
+        files = {split: files_of(rows) for split, rows in passed.items()}
         job_inputs = JobInputs(
-            player, resources, roles, manager, train, val, test, self._reward, self._policies, told,
+            player, resources, roles, manager, train, val, test, self._reward, self._policies, hook,
             file, files, self._factory, None if self._factory is None else self.environment,
         )  # fmt: skip
         return resolved, path, job_inputs
@@ -359,8 +359,8 @@ class Trainer:
         }
         acts = self.environment is not None or algorithm.has("environment.name")
         if self.environment is not None:
-            own = self._factory
-            flags["environment.name"] = self.environment if own is None else own.name
+            factory = self._factory
+            flags["environment.name"] = self.environment if factory is None else factory.name
         if self._policies:
             flags["model.path"] = None
         run = RunFolder(path)
