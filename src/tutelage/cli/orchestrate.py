@@ -495,7 +495,7 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
         result["prepared"] = {**counts, "catalog": str(tools)}
         if not as_json:
             rows = [(name, str(value)) for name, value in result["prepared"].items()]
-            command = f"tutelage train planner --phase 1 --train {config.prepare} --catalog {tools}"
-            facts(output(), [*rows, ("written", format_path(config.prepare)), ("next", command)])
+            hint = f"tutelage train planner --phase 1 --train {config.prepare} --catalog {tools}"
+            facts(output(), [*rows, ("written", format_path(config.prepare)), ("next", hint)])
     if as_json:
         typer.echo(json.dumps(result, indent=2))
