@@ -89,7 +89,7 @@ class Lost(Guess):
         (Child, r"close left the child process \d+ behind"),
         (Shared, r"two instances share state: task 't0' was another episode while a second"),
         (Random, r"task 't0' was another episode when it was played again: messages\[1\] is"),
-        (Leaky, r"the test task 'test0' is a training task too"),
+        (Leaky, r"the test task 'test0' is also a training task"),
         (Lost, r"the expert did not end the task 't0'"),
         (lambda: Step, r"returned a type"),
     ],

@@ -1,9 +1,9 @@
-"""The command line: `tutelage VERB ...`, one module per verb.
+"""Command line `tutelage COMMAND ...`, with one module per command.
 
-A verb reads its options, calls the layer that does the work, and shows what came back; it decides
-nothing itself. Heavy modules are imported inside the verbs, so that help is quick and needs no
-torch. Start at `app.py`; `failures.py` is the one place that turns errors into words and exit
-codes, `display.py` what is seen while a job runs.
+A command reads its options, calls the library, and shows the result. Heavy modules are imported
+inside the functions of the commands, so that help is quick and needs no torch. `app.py` is the
+entry point, `failures.py` converts errors into messages and exit codes, and `display.py` shows the
+progress of a job.
 """
 
 from __future__ import annotations

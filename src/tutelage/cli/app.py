@@ -1,9 +1,9 @@
-"""The `tutelage` command: its verbs, and how the process starts and ends.
+"""Entry point of the `tutelage` command, with the list of its subcommands ("verbs").
 
-The app is built by a function, so that importing this package has no effect, and a verb is loaded
-when it is called, so that help and other verbs cost nothing. Help and usage errors are typer's own,
-in plain text; a mistyped verb or option is answered with the nearest one. Errors of a verb are
-formatted in `failures.py`, its options are made in `options.py`.
+The app is built by a function, so that importing this package has no effect. The module of a
+subcommand is imported when the subcommand is called, so that help is quick. Help and usage errors
+are those of typer, in plain text, with the closest match for a mistyped subcommand or option.
+`failures.py` formats errors, `options.py` creates options.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ VERBS: Mapping[str, str] = {
     "ask": "Ask an agent a question and show its turns.",
     "serve": "Serve a model to any client of OpenAI or Anthropic.",
     "runs": "List the runs, newest first.",
-    "rm": "Delete a run's folder with all that is in it.",
+    "rm": "Delete a run's folder and everything in it.",
     "show": "Show what a run did, or one rollout turn by turn.",
     "compare": "Compare runs: gains on held-out tasks, and cost.",
     "export": "Write a run's rollouts as JSON lines, or its policy as GGUF.",
     "index": "Build a search index over local files.",
     "validate": "Test a reward on right, empty, constant and hacked answers.",
     "config": "List the keys of a run, with each recipe's values.",
-    "doctor": "Show what this machine offers and what is missing.",
+    "doctor": "Check the hardware and the installed packages.",
     "prompts": "Inspect a prompt search.",
     "orchestrate": "Plan an instruction as a graph of subtasks, and run it.",
 }
@@ -57,19 +57,19 @@ _FUNCTIONS = {"eval": "evaluate", "prompts": "prompts_app", "orchestrate": "orch
 
 
 class _TrainCommand(TyperCommand):
-    """Command that takes KEY=VALUE; an unknown option that is a key is answered with KEY=VALUE."""
+    """Command with KEY=VALUE arguments; the error for an unknown option suggests KEY=VALUE."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        """Return the context of the command; `train planner` has a command with other options."""
+        """Return the context of the command; `train planner` has a separate command."""
         if info_name == "train" and args[:1] == ["planner"]:
             own = load_command("planner:train_planner")
             return own.make_context("train planner", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; name the matching key in a usage error for an unknown option."""
+        """Parse the arguments; the usage error for an unknown option names the closest key."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -77,57 +77,57 @@ class _TrainCommand(TyperCommand):
             if (option := getattr(error, "option_name", None)) is not None:
                 from tutelage.config.aliases import all_spellings, nearest
 
-                key, near = (
+                key, matches = (
                     option.lstrip("-").replace("-", "_"),
                     getattr(error, "possibilities", ()),
                 )
                 if key not in all_spellings():  # an option is more likely where one is near
-                    key = None if near else nearest(key)
+                    key = None if matches else nearest(key)
                 if key is not None:
-                    words = f"{vars(error)['message']}. Did you mean {key}=VALUE?"
-                    vars(error).update(possibilities=None, message=words)
+                    message = f"{vars(error)['message']}. Did you mean {key}=VALUE?"
+                    vars(error).update(possibilities=None, message=message)
             raise
 
 
-class _VerbGroup(TyperGroup):
-    """Command group that loads the module of a verb only when the verb is called."""
+class _LazyGroup(TyperGroup):
+    """Command group that imports the module of a subcommand only when it is called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         vars(self)["commands"] = dict.fromkeys(VERBS)  # names; `get_command` loads one
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of a verb after importing its module; None for an unknown verb."""
+        """Import and return a subcommand; None for an unknown name."""
         if cmd_name not in VERBS:
             return None
         kind = _TrainCommand if cmd_name == "train" else TyperCommand
         return load_command(f"{cmd_name}:{_FUNCTIONS.get(cmd_name, cmd_name)}", kind)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the verbs with their help texts."""
+        """Write the subcommands with their help texts."""
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
 
 @cache
-def load_command(place: str, kind: type[TyperCommand] = TyperCommand) -> Any:
-    """Return the command of the verb, or of the group of verbs, at `module:function`."""
+def load_command(target: str, command_class: type[TyperCommand] = TyperCommand) -> Any:
+    """Return the command, or the group of commands, defined at `module:function`."""
     from tutelage.cli.options import as_command
 
-    module, _, name = place.partition(":")
+    module, _, name = target.partition(":")
     verb = getattr(importlib.import_module(f"tutelage.cli.{module}"), name)
     if name.endswith("_app"):
         return get_command(verb())
-    own = typer.Typer(**PLAIN_TEXT)
-    own.command(cls=kind)(as_command(verb))
-    return get_command(own)
+    app = typer.Typer(**PLAIN_TEXT)
+    app.command(cls=command_class)(as_command(verb))
+    return get_command(app)
 
 
 def build_app() -> typer.Typer:
-    """Return the command with all its verbs."""
+    """Return the `tutelage` application with all subcommands."""
     app = typer.Typer(
         name="tutelage",
-        cls=_VerbGroup,
+        cls=_LazyGroup,
         invoke_without_command=True,
         context_settings={
             "help_option_names": ["-h", "--help"],
@@ -141,9 +141,9 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command of this process and exit. SIGTERM and SIGHUP are handled like Ctrl-C. Child
-    processes that agents left running are killed: Python would wait for those of multiprocessing,
-    and a reader of the output for all."""
+    """Run the command line and exit. SIGTERM and SIGHUP are handled like Ctrl-C. Child processes
+    that agents left running are killed, because Python would wait for `multiprocessing` children,
+    and a reader of the output would wait for every child."""
     handle_signals()
     process = os.getpid()
     # A fork of an agent comes here too at its end, and knows the children of its parent.
@@ -164,8 +164,8 @@ def main() -> None:
     except KeyboardInterrupt as stopped:  # before a verb began, or after it ended
         code = exit_code(stopped)
     finally:
-        left = [c.pid for c in active_children() if c.pid and not c.daemon]
-        end_processes(left if os.getpid() == process else [], signal.SIGKILL)
+        pids = [c.pid for c in active_children() if c.pid and not c.daemon]
+        end_processes(pids if os.getpid() == process else [], signal.SIGKILL)
     if code in [128 + number for number in (signal.SIGINT, *ENDING)]:
         # Threads may be sampling: Python would end them in the midst of C++, which aborts.
         vars(atexit)["_run_exitfuncs"]()

@@ -26,7 +26,7 @@ def ask(
             "AGENT.py or a server's URL.",
         ),
     ],
-    question: Annotated[str, typer.Argument(help="What to ask, in quotes.")],
+    question: Annotated[str, typer.Argument(help="Question, in quotes.")],
     options: AskConfig,
     fields: Annotated[
         list[str] | None,
@@ -51,17 +51,17 @@ def ask(
     if " " in target and not Path(target).exists():
         words = shlex.join(["ask", question, target])
         raise ConfigError(f"the run must come before the question: {command_name()} {words}")
-    read = parse_overrides(fields or ())
-    keys = ["question", *(one.spelling for one in read)]
-    for one in read:
-        key = one.spelling
+    parsed = parse_overrides(fields or ())
+    keys = ["question", *(field.spelling for field in parsed)]
+    for field in parsed:
+        key = field.spelling
         inside = any(other.startswith(f"{key}.") for other in keys)
         if inside or keys.count(key) > 1 or key.startswith("question."):
             raise ConfigError(
                 f"invalid task field {key!r}: set each field once, as KEY=VALUE, and pass the "
                 "question first"
             )
-    further = nest({one.spelling: one.value for one in read})
+    further = nest({field.spelling: field.value for field in parsed})
     fetch(target)
     with LiveDisplay() as display:
         from tutelage.evaluate.targets import ask as play
@@ -70,9 +70,9 @@ def ask(
     show_rollout(output(), rollout, graded=False)
     with suppress(RunError):  # the target may be no run
         run = find(target)
-        if (own := run.own_agent()[0]) is not None:
-            said = "The built-in agent answered, with the policy of this run. Your own: tutelage "
-            command = f"ask {format_path(own)} --model {format_path(run.policy)} QUESTION"
-            prose(output(), said + command, "dim")
+        if (agent_file := run.own_agent()[0]) is not None:
+            note = "The built-in agent answered, with the policy of this run. Your own: tutelage "
+            command = f"ask {format_path(agent_file)} --model {format_path(run.policy)} QUESTION"
+            prose(output(), note + command, "dim")
     if rollout.last.failure is not None:
         raise typer.Exit(1)

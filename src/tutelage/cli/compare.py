@@ -93,55 +93,55 @@ def compare(
         say(messages(), "written: ", format_path(out))
 
 
-def _show_comparison(console: Console, found: Comparison) -> None:
-    """Print the table, the pairs, and the remarks."""
-    say(console, (_format_title(found), "bold"))
-    table = _build_table(found)
-    each = max(1, (console.width - _LABEL_WIDTH) // _COLUMN_WIDTH)
-    for first in range(1, len(table.columns), each):
-        shown = range(first, min(first + each, len(table.columns)))
-        drawn = build_table(table, (0, *shown))
-        drawn.columns[0].no_wrap = True
-        drawn.columns[0].width = _LABEL_WIDTH
+def _show_comparison(console: Console, comparison: Comparison) -> None:
+    """Print the comparison table, the pairwise differences and the notes."""
+    say(console, (_format_title(comparison), "bold"))
+    table = _build_table(comparison)
+    count = max(1, (console.width - _LABEL_WIDTH) // _COLUMN_WIDTH)
+    for first in range(1, len(table.columns), count):
+        indices = range(first, min(first + count, len(table.columns)))
+        grid = build_table(table, (0, *indices))
+        grid.columns[0].no_wrap = True
+        grid.columns[0].width = _LABEL_WIDTH
         say(console)
-        console.print(drawn)
+        console.print(grid)
     say(console)
-    show_pairs(console, found)
+    show_pairs(console, comparison)
     say(console)
-    places = [(escape(name), format_path(Path(p))) for name, p in _best_paths(found)]
-    facts(console, [(f"best of {name}", place) for name, place in places])
+    paths = [(escape(name), format_path(Path(p))) for name, p in _best_paths(comparison)]
+    facts(console, [(f"best of {name}", path) for name, path in paths])
 
 
-def show_pairs(console: Console, found: Comparison) -> None:
-    """Print the pairwise comparisons, the conclusion, and the remarks."""
-    if found.pairs:
-        console.print(build_table(_build_pairs_table(found)))
+def show_pairs(console: Console, comparison: Comparison) -> None:
+    """Print the pairwise differences, the conclusion and the notes."""
+    if comparison.pairs:
+        console.print(build_table(_build_pairs_table(comparison)))
         say(console)
-    if found.conclusion is not None:
-        prose(console, found.conclusion, "bold")
-    for text in _list_footnotes(found):
+    if comparison.conclusion is not None:
+        prose(console, comparison.conclusion, "bold")
+    for text in _list_footnotes(comparison):
         prose(console, text, "dim")
-    for text in _group_caveats(found):
+    for text in _group_caveats(comparison):
         prose(console, text, "yellow")
 
 
 # ---------------------------------------------------------------- as a file
 
 
-def _format_json(found: Comparison) -> str:
-    return json.dumps(found.to_dict(), indent=2, allow_nan=False) + "\n"
+def _format_json(comparison: Comparison) -> str:
+    return json.dumps(comparison.to_dict(), indent=2, allow_nan=False) + "\n"
 
 
-def _format_markdown(found: Comparison) -> str:
-    """Return a Markdown section with the table, the pairs and the remarks."""
-    title, conclusion = _format_title(found), found.conclusion
-    lines = [f"**{_escape_md(title)}**", "", *_markdown_rows(_build_table(found))]
-    if found.pairs:
-        lines += ["", *_markdown_rows(_build_pairs_table(found))]
+def _format_markdown(comparison: Comparison) -> str:
+    """Return a Markdown section with the table, the pairwise differences and the notes."""
+    title, conclusion = _format_title(comparison), comparison.conclusion
+    lines = [f"**{_escape_md(title)}**", "", *_markdown_rows(_build_table(comparison))]
+    if comparison.pairs:
+        lines += ["", *_markdown_rows(_build_pairs_table(comparison))]
     lines += ["", f"**{_escape_md(conclusion)}**\n"] if conclusion else [""]
-    lines += [f"{_escape_md(text)}\n" for text in _list_footnotes(found)]
-    lines += [f"- {_escape_md(text)}" for text in _group_caveats(found)]
-    lines += [f"- best of {_escape_md(name)}: `{place}`" for name, place in _best_paths(found)]
+    lines += [f"{_escape_md(text)}\n" for text in _list_footnotes(comparison)]
+    lines += [f"- {_escape_md(text)}" for text in _group_caveats(comparison)]
+    lines += [f"- best of {_escape_md(name)}: `{path}`" for name, path in _best_paths(comparison)]
     return "\n".join(lines) + "\n"
 
 
@@ -157,71 +157,71 @@ def _escape_md(text: str) -> str:
     return re.sub(r"[\\|*_`<>\[\]]", r"\\\g<0>", escape(" ".join(text.split())).replace("->", "→"))
 
 
-def _best_paths(found: Comparison) -> list[tuple[str, str]]:
-    """Return the name of each trained run with the path of its best prompt or policy."""
-    trained = (row.run for row in found.rows if not row.run.evaluation)
+def _best_paths(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return the names of trained runs, each with the path of its best prompt or policy."""
+    trained = (row.run for row in comparison.rows if not row.run.evaluation)
     return [(run.name, run.best or "nothing was left") for run in trained]
 
 
 # ---------------------------------------------------------------- words
 
 
-def _format_title(found: Comparison) -> str:
-    """Return a title with the number of runs and of test tasks."""
-    held_out = "" if any(row.run.trained_on for row in found.rows) else "held-out "
-    if len(found.rows) == 1:
-        return f"1 run on {found.shared_tasks} {held_out}test tasks"
-    runs = f"{len(found.rows)} runs"
-    if found.same_tasks and found.shared_tasks:
-        return f"{runs} on the same {found.shared_tasks} {held_out}test tasks"
-    if found.shared_tasks:
-        return f"{runs} on different test tasks, of which they share {found.shared_tasks}"
-    if without := [row.run.name for row in found.rows if not row.tasks]:
+def _format_title(comparison: Comparison) -> str:
+    """Return a title with the numbers of runs and test tasks."""
+    held_out = "" if any(row.run.trained_on for row in comparison.rows) else "held-out "
+    if len(comparison.rows) == 1:
+        return f"1 run on {comparison.shared_tasks} {held_out}test tasks"
+    runs = f"{len(comparison.rows)} runs"
+    if comparison.same_tasks and comparison.shared_tasks:
+        return f"{runs} on the same {comparison.shared_tasks} {held_out}test tasks"
+    if comparison.shared_tasks:
+        return f"{runs} on different test tasks, of which they share {comparison.shared_tasks}"
+    if without := [row.run.name for row in comparison.rows if not row.tasks]:
         return f"{runs}, without scores by task of {listed(without)}"
     return f"{runs} that share no test task"
 
 
-def _build_table(found: Comparison) -> Table:
+def _build_table(comparison: Comparison) -> Table:
     """Return the table of training, rewards and costs, with one column per run."""
-    rows = found.rows
+    rows = comparison.rows
 
-    def line(label: str, cell: Callable[[ComparisonRow], str], *, first: bool = False) -> TableRow:
-        return TableRow((label, *map(cell, rows)), ("dim", *[""] * len(rows)), first=first)
+    def to_row(name: str, fmt: Callable[[ComparisonRow], str], *, first: bool = False) -> TableRow:
+        return TableRow((name, *map(fmt, rows)), ("dim", *[""] * len(rows)), first=first)
 
-    def course(row: ComparisonRow, part: str, words: Callable[[float], str]) -> str:
+    def change_text(row: ComparisonRow, metric: str, fmt: Callable[[float], str]) -> str:
         """Return `0.31 -> 0.94`, or `0.94` for an evaluation."""
-        before, after = (row.means[f"{part}_{when}"] for when in ("before", "after"))
+        before, after = (row.means[f"{metric}_{when}"] for when in ("before", "after"))
         if before is None and after is None:
             return _NOT_MEASURED
         if row.run.evaluation and after is not None:
-            return words(after)
-        first, second = ("?" if value is None else words(value) for value in (before, after))
+            return fmt(after)
+        first, second = ("?" if value is None else fmt(value) for value in (before, after))
         return f"{first} -> {second}"
 
-    def if_success(row: ComparisonRow, words: Callable[[ComparisonRow], str]) -> str:
-        """Return the text of `words`, or a remark if a graded reward defines no success."""
+    def success_text(row: ComparisonRow, fmt: Callable[[ComparisonRow], str]) -> str:
+        """Return `fmt(row)`, or a note if success is not defined for a graded reward."""
         graded = row.means["reward_after"] is not None and row.means["exact_after"] is None
-        return _NO_SUCCESS if graded and row.exact is None else words(row)
+        return _NO_SUCCESS if graded and row.exact is None else fmt(row)
 
-    def dollars(value: float | None) -> str:
+    def cost_text(value: float | None) -> str:
         if value is None:
             return "price not known"
         return f"$ {value:.2f}" if value >= 1 or value == 0 else f"$ {value:.4f}"
 
-    def judged(row: ComparisonRow) -> str:
-        """Return `200 of 200`, before and after if they differ."""
+    def judged_text(row: ComparisonRow) -> str:
+        """Return `200 of 200`, or `200 of 200 -> 190 of 200` if the counts differ."""
         sides = dict.fromkeys(f"{p.judged} of {p.rollouts}" for p in row.played if p is not None)
         return " -> ".join(sides) or _UNKNOWN
 
-    def tested(row: ComparisonRow) -> str:
+    def test_text(row: ComparisonRow) -> str:
         if row.measure is None:
             return "no"
         return f"{counted(row.tasks, 'task')}, {row.measure}" if row.tasks else row.measure
 
-    def gain(row: ComparisonRow) -> str:
-        return _format(row.exact, lambda gap: f"{_points(gap.mean)} points")
+    def gain_text(row: ComparisonRow) -> str:
+        return _format(row.exact, lambda gap: f"{_points_text(gap.mean)} points")
 
-    def trained(row: ComparisonRow) -> str:
+    def training_text(row: ComparisonRow) -> str:
         return (
             "nothing: evaluated"
             if row.run.evaluation
@@ -231,50 +231,50 @@ def _build_table(found: Comparison) -> Table:
     verdicts = [_format(r.verdict, lambda verdict: verdict.value) for r in rows]
     tones = ["", *(_VERDICTS[r.verdict][0] for r in rows)]
     gains = (
-        line("gain in reward", lambda r: _format(r.reward, lambda gap: _signed(gap.mean))),
-        line("  95 % interval", lambda r: _interval(r.reward, _signed)),
-        line("gain in exact", lambda r: if_success(r, gain)),
-        line("  95 % interval", lambda r: _interval(r.exact, _points)),
-        line("wins/losses/ties", lambda r: _tally(r.reward)),
+        to_row("gain in reward", lambda r: _format(r.reward, lambda gap: _signed_text(gap.mean))),
+        to_row("  95 % interval", lambda r: _interval_text(r.reward, _signed_text)),
+        to_row("gain in exact", lambda r: success_text(r, gain_text)),
+        to_row("  95 % interval", lambda r: _interval_text(r.exact, _points_text)),
+        to_row("wins/losses/ties", lambda r: _tally_text(r.reward)),
         TableRow(("verdict", *verdicts), tones, strong=True),
     )
     return Table(
         ("", *(row.run.name for row in rows)),
         (
-            line("trained", trained),
-            line("agent", lambda r: Path(r.run.agent).name or _UNKNOWN),
-            line("base model", lambda r: r.run.base),
-            *[line("training", lambda r: r.run.updates)] * any(r.run.updates for r in rows),
-            line("grader", lambda r: r.run.grader),
-            line("tested", tested),
-            line("reward", lambda r: course(r, "reward", "{:.3f}".format), first=True),
-            line("exact", lambda r: if_success(r, lambda r: course(r, "exact", percent))),
-            line("judged", judged),
+            to_row("trained", training_text),
+            to_row("agent", lambda r: Path(r.run.agent).name or _UNKNOWN),
+            to_row("base model", lambda r: r.run.base),
+            *[to_row("training", lambda r: r.run.updates)] * any(r.run.updates for r in rows),
+            to_row("grader", lambda r: r.run.grader),
+            to_row("tested", test_text),
+            to_row("reward", lambda r: change_text(r, "reward", "{:.3f}".format), first=True),
+            to_row("exact", lambda r: success_text(r, lambda r: change_text(r, "exact", percent))),
+            to_row("judged", judged_text),
             *(() if all(r.run.evaluation for r in rows) else gains),
-            line("cost", lambda r: dollars(r.run.spent.dollars), first=True),
-            line("rollouts", lambda r: _format(r.run.spent.rollouts, number)),
-            line("  of them tests", lambda r: _format(r.run.spent.test_rollouts, number)),
-            line("model calls", lambda r: _format(r.run.spent.calls, number)),
-            line("optimiser calls", lambda r: _format(r.run.spent.optimiser_calls, number)),
-            line("tokens", lambda r: _format(r.run.spent.tokens, number)),
-            line("minutes", lambda r: _format(r.run.spent.seconds, lambda s: f"{s / 60:.1f}")),
+            to_row("cost", lambda r: cost_text(r.run.spent.dollars), first=True),
+            to_row("rollouts", lambda r: _format(r.run.spent.rollouts, number)),
+            to_row("  of them tests", lambda r: _format(r.run.spent.test_rollouts, number)),
+            to_row("model calls", lambda r: _format(r.run.spent.calls, number)),
+            to_row("optimiser calls", lambda r: _format(r.run.spent.optimiser_calls, number)),
+            to_row("tokens", lambda r: _format(r.run.spent.tokens, number)),
+            to_row("minutes", lambda r: _format(r.run.spent.seconds, lambda s: f"{s / 60:.1f}")),
         ),
     )
 
 
-def _build_pairs_table(found: Comparison) -> Table:
+def _build_pairs_table(comparison: Comparison) -> Table:
     """Return the table of pairwise comparisons by reward and by success."""
     head = ("pair", "in", "difference", "95 % interval", "w/l/t", "verdict")
     rows: list[TableRow] = []
-    for pair in found.pairs:
+    for pair in comparison.pairs:
         versus = f"{pair.second} over {pair.first}"
-        for name, gap, verdict, words, unit in (
-            ("reward", pair.reward, pair.verdict, _signed, ""),
-            ("exact", pair.exact, pair.exact_verdict, _points, " points"),
+        for name, gap, verdict, fmt, unit in (
+            ("reward", pair.reward, pair.verdict, _signed_text, ""),
+            ("exact", pair.exact, pair.exact_verdict, _points_text, " points"),
         ):
             cells = ("",) * 4
             if gap is not None:
-                cells = (name, words(gap.mean) + unit, _interval(gap, words), _tally(gap))
+                cells = (name, fmt(gap.mean) + unit, _interval_text(gap, fmt), _tally_text(gap))
             if gap is not None or name == "reward":
                 tone, message = _VERDICTS[verdict]
                 rows.append(
@@ -284,47 +284,47 @@ def _build_pairs_table(found: Comparison) -> Table:
     return Table(head, rows, right=(2, 3, 4))
 
 
-def _list_footnotes(found: Comparison) -> Iterator[str]:
-    """Yield notes on intervals and costs, and the remarks of the comparison."""
-    if any(each.reward is not None for each in (*found.rows, *found.pairs)):
+def _list_footnotes(comparison: Comparison) -> Iterator[str]:
+    """Yield footnotes on intervals and costs, and the remarks of the comparison."""
+    if any(item.reward is not None for item in (*comparison.rows, *comparison.pairs)):
         yield (
             "Gains and differences are of the same tasks; intervals are 95 %, by 10,000 paired "
             "bootstrap draws over tasks; below 50 tasks the exact sign test gives the verdict."
         )
-    if any(row.run.spent.dollars == 0 for row in found.rows):
+    if any(row.run.spent.dollars == 0 for row in comparison.rows):
         yield (
             "Cost is what was paid for model calls: $ 0.00 where every model ran on this machine "
             "or is free."
         )
-    yield from found.remarks
+    yield from comparison.remarks
 
 
-def _group_caveats(found: Comparison) -> list[str]:
-    """Return the differences between two runs other than their training, each with its pairs."""
+def _group_caveats(comparison: Comparison) -> list[str]:
+    """Return the caveats of the pairwise comparisons, each with the pairs of runs concerned."""
     by_text: dict[str, list[str]] = {}
-    for pair in found.pairs:
+    for pair in comparison.pairs:
         for text in pair.caveats:
             by_text.setdefault(text, []).append(f"{pair.first} and {pair.second}")
-    return [f"{'; '.join(who)}: {text}" for text, who in by_text.items()]
+    return [f"{'; '.join(names)}: {text}" for text, names in by_text.items()]
 
 
-def _format(value: T | None, words: Callable[[T], str]) -> str:
-    return _UNKNOWN if value is None else words(value)
+def _format(value: T | None, fmt: Callable[[T], str]) -> str:
+    return _UNKNOWN if value is None else fmt(value)
 
 
-def _signed(value: float) -> str:
+def _signed_text(value: float) -> str:
     return f"{value:+.3f}"
 
 
-def _points(value: float) -> str:
+def _points_text(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
-def _interval(found: Difference | None, words: Callable[[float], str]) -> str:
-    """Return an interval as `+0.05 to +0.19`."""
-    return _format(found, lambda gap: f"{words(gap.low)} to {words(gap.high)}")
+def _interval_text(difference: Difference | None, fmt: Callable[[float], str]) -> str:
+    """Format an interval as `+0.05 to +0.19`."""
+    return _format(difference, lambda gap: f"{fmt(gap.low)} to {fmt(gap.high)}")
 
 
-def _tally(found: Difference | None) -> str:
-    """Return the numbers of tasks won, lost and tied as `12/3/5`."""
-    return _format(found, lambda gap: f"{gap.wins}/{gap.losses}/{gap.ties}")
+def _tally_text(difference: Difference | None) -> str:
+    """Format the numbers of tasks won, lost and tied as `12/3/5`."""
+    return _format(difference, lambda gap: f"{gap.wins}/{gap.losses}/{gap.ties}")

@@ -45,11 +45,11 @@ def config(
         return
     rows = prompt_rows() if prompts else reference_rows(names)
     if word is not None:
-        part = word.lower().removeprefix("--").replace("-", "_")
-        rows = [row for row in rows if any(part in name for name in (row.key, *row.aliases))]
+        pattern = word.lower().removeprefix("--").replace("-", "_")
+        rows = [row for row in rows if any(pattern in name for name in (row.key, *row.aliases))]
         if not rows:
-            near = nearest(part)
-            hint = f"Did you mean {near!r}?" if near else "`tutelage config` lists every key."
+            match = nearest(pattern)
+            hint = f"Did you mean {match!r}?" if match else "`tutelage config` lists every key."
             raise ConfigError(f"no key contains {word!r}. {hint}")
     recipes = {} if prompts else _collect_recipe_values()
     console = output()
@@ -63,12 +63,12 @@ def config(
 
 
 def _collect_recipe_values() -> dict[str, list[str]]:
-    """Return the values that recipes set, by key, if they differ from the default, and those for
-    your own model, if they differ from the recipe's."""
+    """Return by key the recipe values that differ from the default, and the values for a custom
+    model that differ from the recipe's."""
     from tutelage.config.keys import defaults
     from tutelage.weights.config.presets import RECIPES, recipe_preset
 
-    found: dict[str, list[str]] = {}
+    by_key: dict[str, list[str]] = {}
     for own, recipe in product((False, True), RECIPES):
         algorithm = "sft" if recipe == "sft" else "rl"
         first, values = (
@@ -78,6 +78,6 @@ def _collect_recipe_values() -> dict[str, list[str]]:
         for key in {**first, **values}:
             value = values.get(key, defaults()[key])
             if not own or value != first.get(key, defaults()[key]):
-                where = f"{recipe} with your own model" if own else recipe
-                found.setdefault(key, []).append(f"{where}: {json.dumps(value)}")
-    return found
+                source = f"{recipe} with your own model" if own else recipe
+                by_key.setdefault(key, []).append(f"{source}: {json.dumps(value)}")
+    return by_key

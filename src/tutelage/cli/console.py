@@ -1,4 +1,4 @@
-"""Consoles, and the text formats that all verbs share.
+"""Consoles and text formats that all commands share.
 
 Results go to standard output, progress and errors to standard error, so that a pipe gets results
 only. Markup is disabled: texts of models and datasets are printed unchanged, with control
@@ -48,13 +48,13 @@ class PlainConsole(Console):
 
 
 def output() -> Console:
-    """Return the console of results."""
+    """Return the console for results, on standard output."""
     return _make_console(sys.stdout)
 
 
 def messages() -> Console:
-    """Return the console of progress and errors; in a notebook, which shows errors in red, that of
-    results."""
+    """Return the console for progress and errors, on standard error; on standard output in a
+    notebook, where standard error is shown in red."""
     return _make_console(sys.stdout if Console().is_jupyter else sys.stderr)
 
 
@@ -62,19 +62,19 @@ def _make_console(stream: TextIO) -> Console:
     width = None if "COLUMNS" in os.environ else _PIPE_WIDTH
     if stream.isatty():  # rich takes a terminal without control codes to be 80 columns wide
         width = shutil.get_terminal_size().columns if os.environ.get("TERM") == "dumb" else None
-    apart: dict[str, Any] = dict.fromkeys(("force_jupyter", "markup", "highlight", "emoji"), False)
+    flags: dict[str, Any] = dict.fromkeys(("force_jupyter", "markup", "highlight", "emoji"), False)
     height = None if width is None else 25
     # `FORCE_COLOR`, which machines set, would have a picture drawn into a file.
     terminal = stream.isatty()
-    return PlainConsole(file=stream, width=width, height=height, force_terminal=terminal, **apart)
+    return PlainConsole(file=stream, width=width, height=height, force_terminal=terminal, **flags)
 
 
 @contextmanager
 def show_status(text: str) -> Generator[None]:
     """Show a status line on a terminal while the block runs."""
     console = messages()
-    drawn = console.is_terminal and not console.is_dumb_terminal
-    with console.status(text) if drawn else nullcontext():
+    visible = console.is_terminal and not console.is_dumb_terminal
+    with console.status(text) if visible else nullcontext():
         yield
 
 
@@ -90,36 +90,35 @@ def fetch(model: str | None) -> None:
     hidden = not console.is_terminal or console.is_dumb_terminal
     with Progress(console=console, transient=True, disable=hidden) as progress:
 
-        def tell(text: str, done: float | None) -> None:
-            if done is None:
-                prose(console, text, "dim")
+        def report(task: str, fraction: float | None) -> None:
+            if fraction is None:
+                prose(console, task, "dim")
                 return
-            if text not in bars:
-                bars[text] = progress.add_task(text, total=1.0)
-            progress.update(bars[text], completed=done)
+            if task not in bars:
+                bars[task] = progress.add_task(task, total=1.0)
+            progress.update(bars[task], completed=fraction)
 
-        local_folder(model, tell)
+        local_folder(model, report)
 
 
 def say(console: Console, *parts: str | Text | tuple[str, str]) -> None:
-    """Print one line that only the terminal wraps, so that a path or a command can be copied
-    whole."""
+    """Print a line without inserting line breaks, so that paths and commands can be copied."""
     console.print(Text.assemble(*parts), soft_wrap=True)
 
 
 def prose(console: Console, text: str, style: str = "", *, hang: int = 0) -> None:
-    """Print text, wrapped between words on a terminal and unwrapped elsewhere. All lines but the
-    first are indented by `hang` spaces."""
+    """Print text, wrapped at word boundaries if the console is a terminal. Lines after the first
+    are indented by `indent` spaces."""
     say(console, (f"\n{' ' * hang}".join(_wrap(console, text, hang)), style))
 
 
-def _wrap(console: Console, text: str, taken: int) -> list[str]:
-    """Return the lines of a text, wrapped to the width that `taken` columns leave."""
-    room = max(20, console.width - taken) if console.is_terminal else sys.maxsize
+def _wrap(console: Console, text: str, indent: int) -> list[str]:
+    """Return the lines of a text, wrapped to the width of the console minus `indent` columns."""
+    width = max(20, console.width - indent) if console.is_terminal else sys.maxsize
     return [
         part
         for line in escape(text).split("\n")
-        for part in textwrap.wrap(line, room, **_WRAPPING) or [""]
+        for part in textwrap.wrap(line, width, **_WRAPPING) or [""]
     ]
 
 
@@ -145,42 +144,42 @@ def show_table(console: Console, table: FigureTable) -> None:
     console.print(build_table(table))
 
 
-def build_table(table: FigureTable, shown: Iterable[int] | None = None) -> Table:
-    """Return a rich table of all columns, or of those in `shown`."""
-    columns = list(range(len(table.columns)) if shown is None else shown)
+def build_table(table: FigureTable, indices: Iterable[int] | None = None) -> Table:
+    """Return a rich table of all columns, or of the columns at `indices`."""
+    columns = list(range(len(table.columns)) if indices is None else indices)
     # Columns may share a name ("micro"), so they are set to the right one by one.
-    drawn = plain_table(*(escape(table.columns[i]) for i in columns))
-    for column, index in zip(drawn.columns, columns, strict=True):
+    grid = plain_table(*(escape(table.columns[i]) for i in columns))
+    for column, index in zip(grid.columns, columns, strict=True):
         column.justify = "right" if index in table.right else "left"
     for row in table.rows:
         if row.first:
-            drawn.add_row("")
+            grid.add_row("")
         bold = "bold " if row.strong else ""
-        drawn.add_row(*(Text(escape(row.cells[i]), bold + TONES[row.tone(i)]) for i in columns))
-    return drawn
+        grid.add_row(*(Text(escape(row.cells[i]), bold + TONES[row.tone(i)]) for i in columns))
+    return grid
 
 
 def show_keys(console: Console, rows: Sequence[tuple[str, Any, str]], all_keys: bool) -> None:
-    """Print keys with their values and origins; with `all_keys` also those with default values."""
+    """Print keys with values and origins; keys with default values only if `all_keys` is True."""
     shown = [row for row in rows if all_keys or row[2]]
     for key, value, origin in shown:
         line = escape(f"{key}={json.dumps(value, ensure_ascii=False)}")
         remark = escape(f"   # {origin}") if origin else ""
         say(console, (line, "green" if origin else ""), (remark, "dim"))
     if not all_keys:
-        rest = f"{len(rows) - len(shown)} other keys have their defaults; --all prints them"
-        say(console, (f"\n{rest}", "dim"))
+        text = f"{len(rows) - len(shown)} other keys have their defaults; --all prints them"
+        say(console, (f"\n{text}", "dim"))
 
 
 def next_steps(console: Console, *commands: str) -> None:
-    """Print commands that may follow."""
+    """Print a list of commands to run next."""
     say(console, ("Next", "bold"))
     for command in commands:
         say(console, "  ", command)
 
 
 def facts(console: Console, pairs: Iterable[tuple[str, str]], indent: int = 0) -> None:
-    """Print names and values, one pair per line, with aligned values; long values wrap on a
+    """Print (name, value) pairs, one per line, with aligned values; long values wrap on a
     terminal."""
     listed = list(pairs)
     width = max((len(name) for name, _ in listed), default=0) + 2
@@ -191,19 +190,19 @@ def facts(console: Console, pairs: Iterable[tuple[str, str]], indent: int = 0) -
 
 
 def escape(text: str) -> str:
-    """Return `text` with control characters, lone surrogates and direction marks as escapes."""
+    """Return `text` with control characters, lone surrogates and direction marks escaped."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(value: Any, width: int) -> str:
-    """Return the beginning of a value as one line of at most `width` characters."""
+    """Return the text of a value as one line, truncated to `width` characters."""
     text = escape(" ".join(str(value).split()))
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def percent(share: float) -> str:
-    """Format a fraction: 0.945 as `94.5 %`."""
-    return f"{100 * share:.1f} %"
+def percent(fraction: float) -> str:
+    """Format a fraction as a percentage, such as `94.5 %` for 0.945."""
+    return f"{100 * fraction:.1f} %"
 
 
 def number(value: float) -> str:
@@ -218,7 +217,7 @@ def number(value: float) -> str:
 
 
 def cell(value: Any) -> str:
-    """Format a number as a metric, and another value as the beginning of its text."""
+    """Format the value of a table cell: a number as a metric, other values as truncated text."""
     return number(value) if isinstance(value, (int, float)) else one_line(value, 100)
 
 
@@ -228,7 +227,7 @@ def is_utf8(console: Console) -> bool:
 
 
 def format_path(path: Path) -> str:
-    """Return a path relative to the working directory if it is below it, else unchanged."""
+    """Return a path, relative to the working directory if it is inside this directory."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except (OSError, ValueError):
@@ -236,7 +235,7 @@ def format_path(path: Path) -> str:
 
 
 def discard_stream(stream: IO[str]) -> None:
-    """Redirect a stream to the null device, so that the interpreter's last flush does not fail."""
+    """Redirect a stream to the null device, so that the flush at interpreter exit does not fail."""
     try:
         number = stream.fileno()
     except (OSError, ValueError):

@@ -78,16 +78,16 @@ class Phase:
     """Latest reports as (time, steps done), from which the speed is estimated."""
 
     def after(self, now: float, done: int, values: Mapping[str, float]) -> Phase:
-        """Return the phase with one more report."""
+        """Return a copy of the phase, updated with the progress and metrics of a report."""
         pace = (*self.pace, (now, done))[-_PACE:]
         # What was measured now stands for its whole group: a rate that is missing is not the last.
-        fresh = {name.partition("/")[0] for name in values}
-        kept = {k: v for k, v in self.values.items() if k.partition("/")[0] not in fresh}
-        return replace(self, done=done, values={**kept, **values}, pace=pace)
+        groups = {name.partition("/")[0] for name in values}
+        previous = {k: v for k, v in self.values.items() if k.partition("/")[0] not in groups}
+        return replace(self, done=done, values={**previous, **values}, pace=pace)
 
     def time_left(self, now: float) -> float | None:
-        """Return the seconds until the phase ends, by its time limit or its speed; None if
-        unknown."""
+        """Return the estimated seconds until the phase ends, from its time limit and its speed;
+        None if unknown."""
         numbers: list[float] = []
         if self.seconds is not None:
             numbers.append(self.seconds - (now - self.began))
@@ -99,46 +99,46 @@ class Phase:
                 numbers.append((self.steps - done) * per_step - min(now - last, per_step))
         return max(0.0, min(numbers)) if numbers else None
 
-    def share_done(self, now: float) -> float | None:
-        """Return the finished fraction of the phase, from 0 to 1; None without a limit."""
-        parts: list[float] = []
+    def fraction_done(self, now: float) -> float | None:
+        """Return the finished fraction of the phase, from 0 to 1; None if it has no limit."""
+        fractions: list[float] = []
         if self.steps:
-            parts.append(self.done / self.steps)
+            fractions.append(self.done / self.steps)
         if self.seconds:
-            parts.append((now - self.began) / self.seconds)
-        return min(1.0, max(0.0, *parts)) if parts else None
+            fractions.append((now - self.began) / self.seconds)
+        return min(1.0, max(0.0, *fractions)) if fractions else None
 
     def format_time_left(self, now: float) -> list[str]:
         """Return `2:57 left of this phase, 28:10 in all` as a list; empty if unknown."""
-        left, later = self.time_left(now), self.values.get(LATER)
-        if left is None:
+        seconds, later = self.time_left(now), self.values.get(LATER)
+        if seconds is None:
             return []
-        in_all = "" if later is None else f", {duration(left + later)} in all"
-        return [f"{duration(left)} left of this phase{in_all}"]
+        in_all = "" if later is None else f", {duration(seconds + later)} in all"
+        return [f"{duration(seconds)} left of this phase{in_all}"]
 
     @property
     def format_steps(self) -> list[str]:
-        """Steps as `step 57/300`, or `step 57` without a limit; empty for a phase without steps."""
+        """Steps as `step 57/300`, or `step 57` without a limit; empty if the phase has no steps."""
         if not (self.done or self.steps):
             return []
-        most = f"/{number(self.steps)}" if self.steps else ""
-        return [f"{self.noun} {number(self.done)}{most}"]
+        limit = f"/{number(self.steps)}" if self.steps else ""
+        return [f"{self.noun} {number(self.done)}{limit}"]
 
 
 def metric_text(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
     """Return texts such as `reward 0.84 (128/128)`: rewards and success with the counts of judged
     rollouts, failures, then the metrics of `METRICS` that are present."""
 
-    def rate(name: str, value: float | None, of: str, shown: Callable[[float], str]) -> list[str]:
+    def rate(name: str, value: float | None, keys: str, fmt: Callable[[float], str]) -> list[str]:
         """Return a rate with its counts, or only the counts if too many rollouts were lost."""
-        judged, total = (values.get(key, nan) for key in of.split())
-        known = isfinite(judged + total)
-        counts = f"{judged:.0f}/{total:.0f}" if known else ""
-        if known and too_many_lost(int(judged), int(total)):
+        judged, total = (values.get(key, nan) for key in keys.split())
+        finite = isfinite(judged + total)
+        counts = f"{judged:.0f}/{total:.0f}" if finite else ""
+        if finite and too_many_lost(int(judged), int(total)):
             return [f"{name}: {counts} judged"]
-        return [] if value is None else [f"{name} {shown(value)}" + f" ({counts})" * known]
+        return [] if value is None else [f"{name} {fmt(value)}" + f" ({counts})" * finite]
 
-    words = rate("reward", values.get(REWARD), "rollout/judged rollout/number", number)
+    texts = rate("reward", values.get(REWARD), "rollout/judged rollout/number", number)
     for kind in ("sampled", "greedy"):
         counts = f"val/judged_{kind} val/rollouts_{kind}"
         success, mean = values.get(f"val/success_{kind}"), values.get(f"val/reward_{kind}")
@@ -147,16 +147,16 @@ def metric_text(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
             rates = rate(f"{kind} reward", mean, counts, number)
         elif mean is not None and abs(mean - success) > _SAME and not rates[0].endswith("judged"):
             rates[0] += f", reward {number(mean)}"
-        words += rates
+        texts += rates
     for cause in FailureCause:
-        many = values.get(f"rollout/{cause.value}", 0.0) * values.get("rollout/number", 0.0)
-        if many and isfinite(many):
-            lost = "lost: " if cause.infrastructure else ""
-            words.append(f"{round(many)} {lost}{format_cause(cause)}")
+        count = values.get(f"rollout/{cause.value}", 0.0) * values.get("rollout/number", 0.0)
+        if count and isfinite(count):
+            prefix = "lost: " if cause.infrastructure else ""
+            texts.append(f"{round(count)} {prefix}{format_cause(cause)}")
     if (rows := values.get("rollout/rows", 1.0)) > 1:
-        words.append(f"{number(rows)} rows a rollout")
-    words += [f"{name} {number(values[key])}" for key, name in METRICS.items() if key in values]
-    return words if utf8 else [word.replace("Δ", "d") for word in words]
+        texts.append(f"{number(rows)} rows a rollout")
+    texts += [f"{name} {number(values[key])}" for key, name in METRICS.items() if key in values]
+    return texts if utf8 else [word.replace("Δ", "d") for word in texts]
 
 
 class LiveDisplay(Progress):
@@ -191,7 +191,7 @@ class LiveDisplay(Progress):
             )
 
     def open(self) -> LiveDisplay:
-        """Start drawing before the job reports anything, since it takes time to load."""
+        """Start drawing before the first report of the job, because loading takes time."""
         if self._live is not None:
             with self._ignore_closed_stream():
                 self._live.start()
@@ -204,7 +204,7 @@ class LiveDisplay(Progress):
         self.finish()
 
     def start(self, title: str, lines: Mapping[str, str]) -> None:
-        """Print the title and facts of the job, and start drawing."""
+        """Print the title and settings of the job, and start drawing."""
         self._began, self.worked = self._clock(), True
         with self._ignore_closed_stream():
             say(self._console, (escape(title), "bold"))
@@ -234,25 +234,25 @@ class LiveDisplay(Progress):
         # A line of a measurement is no reason to leave out the next step's.
         if self._live is None and self._is_due(now, self._step_at):
             self._line_at = self._step_at = now
-            words = [", ".join([self._phase.name, *self._phase.format_steps])]
-            words += [
+            texts = [", ".join([self._phase.name, *self._phase.format_steps])]
+            texts += [
                 *metric_text(self._phase.values, utf8=self._utf8),
                 *self._phase.format_time_left(now),
             ]
-            self._print_line("   ".join(words))
+            self._print_line("   ".join(texts))
 
     def evaluation(self, label: str, done: int, total: int) -> None:
-        """Record the progress of an evaluation; the last rollout ends its line."""
+        """Record the progress of an evaluation; its line is removed after the last rollout."""
         now, self.worked = self._clock(), True
-        ended, message = done >= total, f"measuring {escape(label)}: {done} of {total}"
+        finished, message = done >= total, f"measuring {escape(label)}: {done} of {total}"
         with self._lock:
-            self._measuring = None if ended else message
-        if self._live is None and (ended or self._is_due(now, self._line_at)):
+            self._measuring = None if finished else message
+        if self._live is None and (finished or self._is_due(now, self._line_at)):
             self._line_at = now
             self._print_line(message)
 
     def note(self, text: str) -> None:
-        """Print a line that stays in the scrollback."""
+        """Print a permanent line above the live display."""
         if self._live is None:
             self._print_line(escape(text))
         else:
@@ -277,13 +277,13 @@ class LiveDisplay(Progress):
             yield Text("getting ready ...", style="dim")
         now, width = self._clock(), options.max_width
         if phase is not None:
-            gone = f"{duration(now - phase.began)} gone"
-            rest = "   ".join(["", *phase.format_steps, gone, *phase.format_time_left(now)])
-            yield Text.assemble((phase.name[: max(8, width - len(rest))], "bold"), rest)[:width]
-            bar = ProgressBar(1.0, phase.share_done(now) or 0.0, width=min(width, _BAR_WIDTH))
+            elapsed = f"{duration(now - phase.began)} gone"
+            suffix = "   ".join(["", *phase.format_steps, elapsed, *phase.format_time_left(now)])
+            yield Text.assemble((phase.name[: max(8, width - len(suffix))], "bold"), suffix)[:width]
+            bar = ProgressBar(1.0, phase.fraction_done(now) or 0.0, width=min(width, _BAR_WIDTH))
             yield Padding(bar, 0)
-            words = metric_text(phase.values, utf8=self._utf8)
-            yield Columns(map(Text, words), padding=(0, 3, 0, 0))
+            texts = metric_text(phase.values, utf8=self._utf8)
+            yield Columns(map(Text, texts), padding=(0, 3, 0, 0))
         if measuring is not None:
             yield Text(measuring[:width], style="dim")
 
@@ -298,7 +298,7 @@ class LiveDisplay(Progress):
 
     @contextmanager
     def _ignore_closed_stream(self) -> Generator[None]:
-        """Draw inside the block; stop printing once the stream is closed."""
+        """Context that silences the console if its stream is closed."""
         try:
             yield
         except OSError:
@@ -310,13 +310,13 @@ class LiveDisplay(Progress):
         phase = self._phase
         if phase is None:
             return
-        taken = duration(self._clock() - phase.began)
-        words = metric_text(phase.values, utf8=self._utf8)
+        elapsed = duration(self._clock() - phase.began)
+        texts = metric_text(phase.values, utf8=self._utf8)
         done = f"{counted(phase.done, phase.noun)} in " if phase.format_steps else ""
-        message = f"{phase.name}: {done}{taken}"
+        message = f"{phase.name}: {done}{elapsed}"
         if self._live is None:
-            self._print_line("   ".join([f"{message}, ended", *words]))
+            self._print_line("   ".join([f"{message}, ended", *texts]))
             return
         with self._ignore_closed_stream():
             say(self._console, (message, "green"))
-            prose(self._console, "  " + "   ".join(words), "dim", hang=2)
+            prose(self._console, "  " + "   ".join(texts), "dim", hang=2)

@@ -1,4 +1,4 @@
-"""`tutelage doctor`: what this machine offers, what is missing, and how to install it.
+"""`tutelage doctor`: check the hardware and packages, and show how to install missing ones.
 
 `policy/machine.py` describes torch and devices. Without torch the other findings are printed, since
 a prompt search over an endpoint does not need torch.
@@ -18,7 +18,7 @@ _PACKAGES = (*("transformers", "tokenizers", "safetensors", "gguf", "llguidance"
 
 
 def doctor() -> None:
-    """Show what this machine offers and what is missing."""
+    """Check the hardware and the installed packages."""
     from tutelage.cli.console import escape, output, say
 
     console, pairs = output(), _check_machine()
@@ -36,7 +36,7 @@ def doctor() -> None:
 
 
 def _check_machine() -> list[tuple[str, str, str | None]]:
-    """Return rows of (name, value, remedy); the remedy is None if nothing is wrong."""
+    """Return rows of (name, value, remedy); the remedy is None if there is no problem."""
     from tutelage.tools.sandbox import tier_problems
 
     free = shutil.disk_usage(Path.cwd()).free / 2**30
@@ -46,16 +46,16 @@ def _check_machine() -> list[tuple[str, str, str | None]]:
 
         lines += describe_machine()
     else:
-        told = "missing: prompts are searched over an endpoint, weights are not trained"
-        lines.append(("torch", told, _TRAIN))
+        value = "missing: prompts are searched over an endpoint, weights are not trained"
+        lines.append(("torch", value, _TRAIN))
     full = "a run writes some 100 MB; free some space" if free < 1 else None
     lines.append(("disk", f"{free:.1f} GiB free here", full))
     problems = tier_problems()
     tier = next((tier for tier in ("namespaces", "rlimit") if problems[tier] is None), "none")
     why = "; ".join(f"{tier}: {problem}" for tier, problem in problems.items() if problem)
     need = "python_executor, the code agent and code_reward need user namespaces or Landlock"
-    told = tier if tier == "namespaces" else f"{tier} ({why})"
-    lines.append(("sandbox", told, need if tier == "none" else None))
+    value = tier if tier == "namespaces" else f"{tier} ({why})"
+    lines.append(("sandbox", value, need if tier == "none" else None))
     for package in _PACKAGES:
         version = metadata.version(package) if _is_installed(package) else "missing"
         lines.append((package, version, None if _is_installed(package) else _TRAIN))

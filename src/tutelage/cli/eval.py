@@ -60,38 +60,38 @@ def evaluate(
     from tutelage.tools.registry import close_tools
 
     _check_targets(targets, options)
-    each = [options] if len(targets) == 1 else [options.of_target(i) for i in range(2)]
-    asked = [
-        PolicyEvaluation(_resolve(target), of_it, trust, traces.otlp, of_it.output is not None)
-        for target, of_it in zip(targets, each, strict=True)
+    configs = [options] if len(targets) == 1 else [options.of_target(i) for i in range(2)]
+    runs = [
+        PolicyEvaluation(_resolve(target), config, trust, traces.otlp, config.output is not None)
+        for target, config in zip(targets, configs, strict=True)
     ]
     for target in targets:
         fetch(target)
     with show_status("loading ..."), ExitStack() as failed:
         # An error in the second is raised before the first one runs. Evaluations in a folder are
         # prepared as runs.
-        for one in (one for one in asked if not one.kept):
-            one.given = prepare_evaluation(one.target, one.asked, trust=one.trust)
-            failed.callback(close_tools, one.given.evaluated_agent.tools)
+        for run in (run for run in runs if not run.kept):
+            run.given = prepare_evaluation(run.target, run.asked, trust=run.trust)
+            failed.callback(close_tools, run.given.evaluated_agent.tools)
         failed.pop_all()
-    names = _name_evaluations(asked) if len(asked) == 2 else targets
+    names = _name_evaluations(runs) if len(runs) == 2 else targets
     evaluations: list[Evaluation] = []
     facts: list[RunFacts] = []
     with ExitStack() as stack:
-        for one, name in zip(asked, names, strict=True):
-            folder = stack.enter_context(evaluation_folder(one.asked.output))
-            evaluations.append(_play_evaluation(one, folder, as_json))
+        for run, name in zip(runs, names, strict=True):
+            folder = stack.enter_context(evaluation_folder(run.asked.output))
+            evaluations.append(_play_evaluation(run, folder, as_json))
             facts.append(replace(read_facts(folder, PolicyEvaluation), name=name))
     paired = compare(facts) if len(facts) == 2 else None
     if as_json:
         pairs = zip(targets, evaluations, strict=True)
-        records = [_to_json(target, options, found) for target, found in pairs]
+        records = [_to_json(target, options, result) for target, result in pairs]
         whole: Any = records[0]
         if paired is not None:
             whole = {"targets": records, "pair": asdict(paired.pairs[0])}
         typer.echo(json.dumps(whole, indent=2, allow_nan=False))
     else:
-        _show_evaluations(names if paired else [""], asked, evaluations, paired)
+        _show_evaluations(names if paired else [""], runs, evaluations, paired)
 
 
 def _check_targets(targets: Sequence[str], options: EvaluationConfig) -> None:
@@ -101,25 +101,25 @@ def _check_targets(targets: Sequence[str], options: EvaluationConfig) -> None:
             f"at most two targets can be compared, got {len(targets)}; evaluate each with "
             "--output, then run: tutelage compare RUN RUN RUN"
         )
-    for name, given in (("endpoint", options.endpoint), ("model", options.model)):
-        if len(given) > len(targets):
+    for name, values in (("endpoint", options.endpoint), ("model", options.model)):
+        if len(values) > len(targets):
             raise ConfigError(
-                f"--{name} is set {len(given)} times for {len(targets)} "
+                f"--{name} is set {len(values)} times for {len(targets)} "
                 f"target{'s' * (len(targets) > 1)}; pass it once, or once per target"
             )
 
 
 def _resolve(target: str) -> str:
-    """Return a target with the absolute path of an agent file, so that `resume` works from any
+    """Return a target; the path of an agent file is made absolute, so that `resume` works from any
     directory."""
     file, _, name = target.rpartition(".py")
-    known = Path(f"{file}.py").is_file() and name[:1] in ("", ":")
-    return f"{Path(file).resolve()}.py{name}" if known else target
+    is_file = Path(f"{file}.py").is_file() and name[:1] in ("", ":")
+    return f"{Path(file).resolve()}.py{name}" if is_file else target
 
 
-def _play_evaluation(asked: PolicyEvaluation, folder: RunFolder, as_json: bool) -> Evaluation:
-    """Play an evaluation in its run folder. After an interruption, show the rollouts played so
-    far."""
+def _play_evaluation(evaluation: PolicyEvaluation, folder: RunFolder, as_json: bool) -> Evaluation:
+    """Run an evaluation in its run folder. After an interruption, show the results of the finished
+    rollouts."""
     from tutelage.cli.console import output, say
     from tutelage.cli.display import LiveDisplay
     from tutelage.cli.job import report_stop
@@ -128,50 +128,50 @@ def _play_evaluation(asked: PolicyEvaluation, folder: RunFolder, as_json: bool) 
     from tutelage.runs.progress import Progress
 
     try:
-        with LiveDisplay() as view, report_stop(folder, view) if asked.kept else nullcontext():
-            lifecycle.start(asked, folder, view)
+        with LiveDisplay() as view, report_stop(folder, view) if evaluation.kept else nullcontext():
+            lifecycle.start(evaluation, folder, view)
         return load_evaluation(folder)
     except (KeyboardInterrupt, typer.Exit):
-        if asked.played and not as_json:
-            total = len(asked.ready.tasks) * asked.asked.samples
-            say(output(), f"Stopped after {len(asked.played)} of {total} rollouts:")
-            found = asked.add_up([*asked.played.values()], Progress())
-            _show_evaluation(output(), found, asked.asked.samples)
+        if evaluation.played and not as_json:
+            total = len(evaluation.ready.tasks) * evaluation.asked.samples
+            say(output(), f"Stopped after {len(evaluation.played)} of {total} rollouts:")
+            result = evaluation.add_up([*evaluation.played.values()], Progress())
+            _show_evaluation(output(), result, evaluation.asked.samples)
         raise
 
 
-def _name_evaluations(asked: Sequence[PolicyEvaluation]) -> list[str]:
-    """Return the names of two evaluations: their folders, else their targets, with the models if
-    those are equal."""
-    if asked[0].asked.output is not None:
-        return [Path(str(one.asked.output)).name for one in asked]
-    names = [Path(one.target).name or one.target for one in asked]
+def _name_evaluations(evaluations: Sequence[PolicyEvaluation]) -> list[str]:
+    """Return display names of two evaluations: the names of the folders, or the targets, with
+    models appended to equal targets."""
+    if evaluations[0].asked.output is not None:
+        return [Path(str(evaluation.asked.output)).name for evaluation in evaluations]
+    names = [Path(evaluation.target).name or evaluation.target for evaluation in evaluations]
     if names[0] == names[1]:
-        models = [" with ".join(("", *one.asked.model)) for one in asked]
+        models = [" with ".join(("", *evaluation.asked.model)) for evaluation in evaluations]
         names = [name + model for name, model in zip(names, models, strict=True)]
     return names if names[0] != names[1] else [f"{names[0]} (1)", f"{names[1]} (2)"]
 
 
 def _show_evaluations(
     names: Sequence[str],
-    asked: Sequence[PolicyEvaluation],
-    found: Sequence[Evaluation],
-    paired: Comparison | None,
+    runs: Sequence[PolicyEvaluation],
+    results: Sequence[Evaluation],
+    comparison: Comparison | None,
 ) -> None:
-    """Print each evaluation, and the comparison of two."""
+    """Print each evaluation, then the comparison if there are two."""
     from tutelage.cli.compare import show_pairs
     from tutelage.cli.console import format_path, next_steps, output, say
 
     console = output()
-    for name, one in zip(names, found, strict=True):
+    for name, one in zip(names, results, strict=True):
         if name:
             say(console, (name, "bold"))
-        _show_evaluation(console, one, asked[0].asked.samples)
+        _show_evaluation(console, one, runs[0].asked.samples)
         if name:
             say(console)
-    if paired is not None:
-        show_pairs(console, paired)
-    kept = [format_path(Path(one.asked.output)) for one in asked if one.asked.output is not None]
+    if comparison is not None:
+        show_pairs(console, comparison)
+    kept = [format_path(Path(one.asked.output)) for one in runs if one.asked.output is not None]
     steps = ["the same command with --output runs/NAME keeps the rollouts for tutelage show"]
     if kept:
         others = " ".join(kept) if len(kept) > 1 else f"{kept[0]} OTHER_RUN"
@@ -190,42 +190,42 @@ def show(console: Console, folder: RunFolder) -> None:
     from tutelage.runs.figures import read_object
 
     fields = read_object(folder.config)
-    asked = fields["config"]
+    config = fields["config"]
     say(console, ("Evaluation ", "bold"), (folder.name, "bold"))
     pairs = [("target", fields["target"])]
-    pairs += [("environment", asked["environment"])] * bool(asked["environment"])
-    pairs += [("tests", ", ".join(asked["test"]))] * bool(asked["test"])
+    pairs += [("environment", config["environment"])] * bool(config["environment"])
+    pairs += [("tests", ", ".join(config["test"]))] * bool(config["test"])
     pairs[1:1] = [("model", fields["base"])] * (fields["base"] != fields["target"])
     facts(console, pairs, indent=2)
     if folder.read_result() is None:
         say_state(console, folder)
         return
     say(console)
-    _show_evaluation(console, load_evaluation(folder), asked["samples"])
+    _show_evaluation(console, load_evaluation(folder), config["samples"])
     say(console)
     show_stored(console, folder)
 
 
-def _to_json(target: str, options: EvaluationConfig, found: Evaluation) -> dict[str, Any]:
+def _to_json(target: str, options: EvaluationConfig, result: Evaluation) -> dict[str, Any]:
     """Return the evaluation as JSON data; rates are from 0 to 1."""
-    failures = [rollout.last.failure for rollout in found.played]
+    failures = [rollout.last.failure for rollout in result.played]
     return {
         "target": target,
         "samples": options.samples,
         "temperature": options.sampled_at,
         "seed": options.seed,
-        **found.record(),
-        "graded": found.kind.graded,
-        "test_in_train": found.in_training,
-        "test_repeated": found.repeated,
-        "by_family": {name: family.record() for name, family in found.by_family.items()},
+        **result.record(),
+        "graded": result.kind.graded,
+        "test_in_train": result.in_training,
+        "test_repeated": result.repeated,
+        "by_family": {name: family.record() for name, family in result.by_family.items()},
         "failures": dict(Counter(failure.cause.value for failure in failures if failure)),
-        "cost": asdict(found.cost),
+        "cost": asdict(result.cost),
     }
 
 
-def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
-    """Print the results by family and in total, the counts of judged rollouts, and failures."""
+def _show_evaluation(console: Console, result: Evaluation, samples: int) -> None:
+    """Print results by task family and in total, counts of judged rollouts, and failures."""
     from tutelage.cli.console import facts, number, percent, plain_table, say
     from tutelage.runs.stored_evaluation import (
         REWARD,
@@ -236,45 +236,45 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     )
     from tutelage.tasks.overlap import format_shared
 
-    graded = found.kind.graded
-    heads = ["success"] if found.kind.has_success else []
+    graded = result.kind.graded
+    heads = ["success"] if result.kind.has_success else []
     heads.insert(0 if graded else 1, "reward")
-    if len(found.by_family) > 1 and not found.ungraded:
+    if len(result.by_family) > 1 and not result.ungraded:
         names = ("rollouts", *heads)
         table = plain_table("family", *names, right=names)
-        for name, family in found.by_family.items():
-            told = evaluation_of_record(family.record())
-            cells = {"reward": REWARD.cell(told, number), "success": SUCCESS.cell(told, percent)}
-            judged = "" if told.judged == told.rollouts else f"{told.judged} of "
-            rollouts = f"{judged}{told.rollouts}" + (" judged" if judged else "")
+        for name, family in result.by_family.items():
+            data = evaluation_of_record(family.record())
+            cells = {"reward": REWARD.cell(data, number), "success": SUCCESS.cell(data, percent)}
+            judged = "" if data.judged == data.rollouts else f"{data.judged} of "
+            rollouts = f"{judged}{data.rollouts}" + (" judged" if judged else "")
             table.add_row(name, rollouts, *(cells[head] for head in heads))
         console.print(table)
         say(console)
-    told = evaluation_of_record(found.record())
-    each = "" if samples == 1 else f" x {samples} samples"
-    reward, success = REWARD.cell(told, number, ends=True), SUCCESS.cell(told, percent, ends=True)
-    words = {"reward": reward, "success": success}
-    pairs = [] if told.withheld or found.ungraded else [(name, words[name]) for name in heads]
-    pairs += [("rollouts", judged_text(told)), ("tasks", f"{found.tasks}{each}")]
-    if found.no_calls:
-        pairs.append(("no calls", f"{found.no_calls} of {found.rollouts} rollouts made none"))
-    if found.in_training:
-        pairs.append(("seen", format_shared(found.in_training, found.tasks)))
-    if found.repeated:
-        pairs.append(("repeated", f"{found.repeated} of {found.tasks} tasks repeat another one"))
-    replies = [call.sampled for rollout in found.played for call in rollout.last.calls]
+    data = evaluation_of_record(result.record())
+    suffix = "" if samples == 1 else f" x {samples} samples"
+    reward, success = REWARD.cell(data, number, ends=True), SUCCESS.cell(data, percent, ends=True)
+    texts = {"reward": reward, "success": success}
+    pairs = [] if data.withheld or result.ungraded else [(name, texts[name]) for name in heads]
+    pairs += [("rollouts", judged_text(data)), ("tasks", f"{result.tasks}{suffix}")]
+    if result.no_calls:
+        pairs.append(("no calls", f"{result.no_calls} of {result.rollouts} rollouts made none"))
+    if result.in_training:
+        pairs.append(("seen", format_shared(result.in_training, result.tasks)))
+    if result.repeated:
+        pairs.append(("repeated", f"{result.repeated} of {result.tasks} tasks repeat another one"))
+    replies = [call.sampled for rollout in result.played for call in rollout.last.calls]
     if cut := sum(reply.stop_reason is StopReason.LENGTH for reply in replies):
         cause = "by a limit of tokens (--max-tokens, or the context)"
         pairs.append(("cut off", f"{cut:,} of {len(replies):,} replies, {cause}"))
-    if found.cost.calls:
-        pairs.append(("cost", str(found.cost)))
+    if result.cost.calls:
+        pairs.append(("cost", str(result.cost)))
     facts(console, pairs)
-    if told.withheld:
+    if data.withheld:
         say(console, (TOO_MANY_LOST, "yellow"))
-    _show_wrong(console, found.played)
+    _show_worst(console, result.played)
 
 
-def _show_wrong(console: Console, rollouts: Sequence[Rollout]) -> None:
+def _show_worst(console: Console, rollouts: Sequence[Rollout]) -> None:
     """Print a few rollouts with the lowest rewards."""
     from tutelage.cli.console import one_line, say
     from tutelage.cli.rollout_view import format_reward
@@ -282,15 +282,15 @@ def _show_wrong(console: Console, rollouts: Sequence[Rollout]) -> None:
     graded = [r for r in rollouts if r.reward is not None]
     # Where every rollout has the same reward, that may be the worst one.
     best = max((1.0, *(r.reward.value for r in graded if r.reward is not None)))
-    wrong = [r for r in graded if r.reward is not None and r.reward.value < best]
-    wrong.sort(key=lambda r: r.reward.value if r.reward is not None else 0.0)
-    by_task = {rollout.task.id: rollout for rollout in reversed(wrong)}
-    for rollout in [r for r in wrong if by_task[r.task.id] is r][:_FAILURES_SHOWN]:
+    worst = [r for r in graded if r.reward is not None and r.reward.value < best]
+    worst.sort(key=lambda r: r.reward.value if r.reward is not None else 0.0)
+    by_task = {rollout.task.id: rollout for rollout in reversed(worst)}
+    for rollout in [r for r in worst if by_task[r.task.id] is r][:_FAILURES_SHOWN]:
         say(console, (f"\n{one_line(rollout.task.title, 60)}", "bold"))
-        wanted = rollout.task.fields.get("answer")
+        answer = rollout.task.fields.get("answer")
         last = rollout.last
         note = "none" if last.final_text is None else one_line(last.final_text, 60)
         done = "answered" if last.failure is None else "failed:"
         note = note if last.failure is None else one_line(last.failure.message, 160)
-        text = f"  {done} {note}" + ("" if wanted is None else f", wanted {one_line(wanted, 40)}")
+        text = f"  {done} {note}" + ("" if answer is None else f", wanted {one_line(answer, 40)}")
         say(console, text, (f"   reward {format_reward(rollout.reward)}", "dim"))

@@ -1,7 +1,7 @@
 """Error messages, streams and exit codes of the command line.
 
 A user's mistake is one line on the error stream without a traceback; a bug is a traceback with a
-request to report it. Exit codes: 2 for what the user can fix, 69 for a missing package (see
+request to report it. Exit codes: 2 for an error of the user, 69 for a missing package (see
 `errors.py`), 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 141 for a closed output pipe, 1 for a
 bug. `app.py` wraps every verb in `report_errors`.
 """
@@ -44,22 +44,22 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def report_errors(verb: Callable[P, R]) -> Callable[P, R]:
-    """Return the verb with its errors printed and converted into exit codes."""
+def report_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a command so that errors are printed and converted into exit codes."""
 
-    @functools.wraps(verb)
+    @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            done = verb(*args, **kwargs)
+            done = command(*args, **kwargs)
             sys.stdout.flush()  # here, a closed pipe or a full disk can still be told
             return done
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except KeyboardInterrupt as stopped:
             notes = " ".join(getattr(stopped, "__notes__", ())) or "The same command begins again."
-            why = stop_reason(stopped)
-            if why or not follows():
-                warn(f"Stopped. {why}{notes}")
+            reason = stop_reason(stopped)
+            if reason or not follows():
+                warn(f"Stopped. {reason}{notes}")
             raise typer.Exit(exit_code(stopped)) from None
         except BrokenPipeError:
             discard_stream(sys.stdout)
@@ -79,14 +79,14 @@ def report_errors(verb: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def stop_reason(stopped: KeyboardInterrupt) -> str:
-    """Return a sentence on why this process was interrupted; empty if the user interrupted it."""
-    reason = getattr(stopped, "reason", "")
+def stop_reason(interrupt: KeyboardInterrupt) -> str:
+    """Return the reason for an interruption as a sentence; empty if the user caused it."""
+    reason = getattr(interrupt, "reason", "")
     return f"{reason} " if reason else ""
 
 
 def format_error(error: Exception) -> str | None:
-    """Return the message for an error that a user can fix; None for a bug."""
+    """Return the message of an error that a user can fix; None for a bug."""
     if isinstance(error, TutelageError):
         message = str(error)
     elif isinstance(error, ModuleNotFoundError):
@@ -99,8 +99,8 @@ def format_error(error: Exception) -> str | None:
         message = f"cannot open {error.filename!r}: {error.strerror}. Make it accessible, or "
         message += "choose another path."
     elif isinstance(error, OSError) and error.errno in _NO_ROOM:
-        where = "the output" if error.filename is None else repr(error.filename)
-        message = f"cannot write {where}: {error.strerror}. Free some space and try again."
+        target = "the output" if error.filename is None else repr(error.filename)
+        message = f"cannot write {target}: {error.strerror}. Free some space and try again."
     else:
         return None
     return "\n".join([f"Error: {message}", *getattr(error, "__notes__", ())])

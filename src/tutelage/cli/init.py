@@ -27,9 +27,9 @@ def init(
     from tutelage.cli.console import next_steps, output, say
 
     names = (*_FILES, *[".env"] * endpoint)
-    if there := [name for name in names if (directory / name).exists()]:
+    if existing := [name for name in names if (directory / name).exists()]:
         raise ConfigError(
-            f"{str(directory)!r} already has {', '.join(there)}, so nothing was written; choose "
+            f"{str(directory)!r} already has {', '.join(existing)}, so nothing was written; choose "
             "another folder: tutelage init DIR"
         )
     try:

@@ -49,7 +49,7 @@ def run_job(folder: RunFolder, job: Job, rank: int = 0) -> None:
 
 
 def run_displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
-    """Run a job with its progress displayed and return its result; see `report_stop` for errors."""
+    """Run a job with a progress display and return its result; see `report_stop` for errors."""
     from tutelage.cli.display import LiveDisplay
 
     with LiveDisplay() as display, report_stop(folder, display):
@@ -58,31 +58,31 @@ def run_displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
 
 @contextmanager
 def report_stop(folder: RunFolder, display: Progress) -> Generator[None]:
-    """Print how to continue a job after whatever ends it.
+    """Print how to resume a job after an interruption or an error.
 
     Raises `typer.Exit` after an interruption. Other errors pass, with a note if the job had begun
     or the disk failed; a rejected job gets no note, since a resume would be rejected as well.
     """
-    place = Path(format_path(folder.path))
+    path = Path(format_path(folder.path))
     try:
         yield
     except KeyboardInterrupt as stopped:
         display.finish()
         told = f"{stop_reason(stopped)}Stopped before there was anything to save."
         if folder.config.is_file():
-            told = f"Stopped. {stop_reason(stopped)}What was done is saved. {resume_hint(place)}"
+            told = f"Stopped. {stop_reason(stopped)}What was done is saved. {resume_hint(path)}"
         warn(told)
         raise typer.Exit(exit_code(stopped)) from None
     except RunBusyError:
         raise
     except Exception as error:
         told = any(word in str(error) for word in (f"{command_name()} resume", "start again"))
-        refused = isinstance(error, RunError) or not isinstance(error, OSError)
-        begun = display.worked or not refused
-        if begun and not told and folder.config.is_file():
+        rejected = isinstance(error, RunError) or not isinstance(error, OSError)
+        started = display.worked or not rejected
+        if started and not told and folder.config.is_file():
             failed = isinstance(error, FailureBudgetError)
             changed = ", with --allow-changes if you have corrected the agent or its reward"
-            error.add_note(f"What was done is saved. {resume_hint(place)}{changed * failed}")
+            error.add_note(f"What was done is saved. {resume_hint(path)}{changed * failed}")
         raise
     finally:
         display.finish()

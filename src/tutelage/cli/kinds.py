@@ -1,4 +1,4 @@
-"""Modules of the kinds of run, and of their views on the command line.
+"""Modules of each kind of run and of its view on the command line.
 
 A view has `resume(folder, allow_changes)` and `show(console, folder)`. A kind that a program
 registered itself (`runs/kinds.py`) is shown by `plain_view.py`.
@@ -29,8 +29,7 @@ _DEFAULT_VIEW = "tutelage.cli.plain_view"
 
 
 def kind_of(folder: RunFolder) -> type[RunKind]:
-    """Return the class of a run's kind. Raises `RunError` for a folder without a kind, or an
-    unknown one."""
+    """Return the `RunKind` class of a run. Raises `RunError` for a missing or unknown kind."""
     from tutelage.runs.kinds import name_of, registered
 
     name = name_of(folder)
@@ -40,8 +39,8 @@ def kind_of(folder: RunFolder) -> type[RunKind]:
 
 
 def find_view(folder: RunFolder) -> Any:
-    """Return the module that shows a run. Raises `RunError` for a folder without a kind."""
+    """Return the module that displays a run. Raises `RunError` for a folder without a kind."""
     from tutelage.runs.kinds import name_of
 
-    place = _KNOWN.get(name_of(folder))
-    return importlib.import_module(_DEFAULT_VIEW if place is None else place[1])
+    modules = _KNOWN.get(name_of(folder))
+    return importlib.import_module(_DEFAULT_VIEW if modules is None else modules[1])

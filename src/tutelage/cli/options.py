@@ -39,7 +39,7 @@ AsJson = Annotated[
 
 
 class Traces(Section):
-    """Options of tracing."""
+    """Tracing options."""
 
     otlp: str | None = None
     """OTLP/HTTP endpoint that also receives the traces."""
@@ -67,13 +67,13 @@ _METAVARS: dict[str, str] = {
 """Placeholder of an option's value, by option name, if its type does not determine it."""
 
 
-def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None]:
-    """Return the verb with its models replaced by options and its errors reported; fields named in
-    `arguments` become positional."""
-    hints = get_type_hints(verb, include_extras=True)
+def as_command(func: Callable[..., None], *arguments: str) -> Callable[..., None]:
+    """Convert a function into a command: parameters that are models become options, and errors are
+    reported. Fields named in `arguments` become positional arguments."""
+    hints = get_type_hints(func, include_extras=True)
     models: dict[str, type[Section]] = {}
-    shown: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(verb).parameters.items():
+    params: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(func).parameters.items():
         hint = hints[name]
         # A model that is made when the module is loaded stands in `Annotated[Section, MODEL]`.
         model = hint.__metadata__[0] if get_origin(hint) is Annotated else hint
@@ -82,34 +82,34 @@ def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None
             # Its own fields come before those that runs of all kinds have.
             fields = model.model_fields.items()
             ordered = sorted(fields, key=lambda item: item[0] in RunSettings.model_fields)
-            shown += [
-                _make_option(field, of, placed=field in arguments)
+            params += [
+                _make_option(field, of, positional=field in arguments)
                 for field, of in ordered
                 if get_origin(of.annotation) is not dict
             ]
         else:
-            shown.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
+            params.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
 
-    def run(**given: Any) -> None:
-        made = {name: _build_model(model, given) for name, model in models.items()}
-        verb(**{name: given[name] for name in hints if name in given} | made)
+    def run(**values: Any) -> None:
+        built = {name: _build_model(model, values) for name, model in models.items()}
+        func(**{name: values[name] for name in hints if name in values} | built)
 
-    run.__name__, run.__doc__, run.__module__ = verb.__name__, verb.__doc__, verb.__module__
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
-    vars(run)["__signature__"] = inspect.Signature(shown)
+    run.__name__, run.__doc__, run.__module__ = func.__name__, func.__doc__, func.__module__
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in params}
+    vars(run)["__signature__"] = inspect.Signature(params)
     return report_errors(run)
 
 
-def _make_option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
-    """Return one field as an option of the command line, or with `placed` as an argument."""
+def _make_option(name: str, field: FieldInfo, *, positional: bool) -> inspect.Parameter:
+    """Return the command-line option of a field, or its argument if `positional` is True."""
     of = _strip_type(field.annotation)
-    unsaid = field.is_required() or field.default in (None, ()) or of is bool
-    default = "" if unsaid else f" Default: {str(field.default).removesuffix('.0')}."
+    no_default = field.is_required() or field.default in (None, ()) or of is bool
+    default = "" if no_default else f" Default: {str(field.default).removesuffix('.0')}."
     many, flag = get_args(Paths)[1] in field.metadata, of is bool
     # A key without a value is `null` in a file; an option is left out.
     text = " ".join((field.description or "").split())
-    for null, left in (("Null", "Default:"), ("null", "default:"), ("empty", "default:")):
-        text = re.sub(rf"\b{null} (?:is|uses)\b", left, text)
+    for null, word in (("Null", "Default:"), ("null", "default:"), ("empty", "default:")):
+        text = re.sub(rf"\b{null} (?:is|uses)\b", word, text)
     by_type = {int: "N", float: "X", Path: "FILE"}
     metavar = _METAVARS.get(name, "FILE" if many else by_type.get(of, "NAME"))
     if get_origin(of) is Literal:
@@ -119,10 +119,10 @@ def _make_option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parame
     elif name == "output" and of is Path:
         metavar = "FILE"  # what a verb writes that is no run
     option: Any = typer.Argument(metavar=name.upper(), help=text + default)
-    if not placed:
-        written = f"--{name.replace('_', '-')}"
-        option = typer.Option(written, metavar=None if flag else metavar, help=text + default)
-    hint: Any = list[str] if many or _takes_names(field) else bool if flag else str | None
+    if not positional:
+        option_name = f"--{name.replace('_', '-')}"
+        option = typer.Option(option_name, metavar=None if flag else metavar, help=text + default)
+    hint: Any = list[str] if many or _is_name_list(field) else bool if flag else str | None
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -131,15 +131,14 @@ def _make_option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parame
     )
 
 
-def _takes_names(field: FieldInfo) -> bool:
-    """Return True if a field takes comma-separated names, so that a repeated option adds to
-    them."""
+def _is_name_list(field: FieldInfo) -> bool:
+    """Return True if a field is a list of names, for which an option can be repeated."""
     names, inside = get_args(Names)[1], [get_args(of)[1:] for of in get_args(field.annotation)]
     return names in field.metadata or any(names in of for of in inside)
 
 
 def _strip_type(hint: Any) -> Any:
-    """Return the type of a field without annotations and None."""
+    """Return a type hint without `Annotated` and without None."""
     if get_origin(hint) is Annotated:
         return _strip_type(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -147,15 +146,15 @@ def _strip_type(hint: Any) -> Any:
     return hint
 
 
-def _build_model(model: type[Section], given: dict[str, Any]) -> Section:
-    """Build a model from the typed values. Raises `ConfigError` that names each invalid option."""
-    fields = {name: given[name] for name in model.model_fields if name in given}
+def _build_model(model: type[Section], values: dict[str, Any]) -> Section:
+    """Build a model from option values. Raises `ConfigError` that lists all invalid options."""
+    fields = {name: values[name] for name in model.model_fields if name in values}
     fields = {name: value for name, value in fields.items() if value not in (None, [], False)}
     for name, value in fields.items():
-        if isinstance(value, list) and _takes_names(model.model_fields[name]):
+        if isinstance(value, list) and _is_name_list(model.model_fields[name]):
             fields[name] = value[0] if len(value) == 1 else ",".join(value)
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise_issues(field_issue(model, found, "--") for found in error.errors())
+        raise_issues(field_issue(model, details, "--") for details in error.errors())
         raise

@@ -91,7 +91,7 @@ _SHOWN, _LINES, _REASON = 120, 6, 300
 
 
 def orchestrate_app() -> typer.Typer:
-    """Return the command group with its verbs."""
+    """Return the command group `orchestrate` with its subcommands."""
     group = typer.Typer(
         help="Plan an instruction as a graph of subtasks, and run it.",
         no_args_is_help=True,
@@ -139,12 +139,12 @@ def _plan(config: _PlanConfig) -> None:
         table, costs, seconds = plain_table(*columns, right=columns[-2:]), [0.0], list[float]()
         for index, node in enumerate(plan.nodes):
             work = executor.work(plan, index, {})
-            able = zip(pool.workers, capable_workers(pool.workers, work), strict=True)
-            priced = [(pool.estimate(worker, work), worker.name) for worker, can in able if can]
-            first, worker = min(priced, key=lambda each: (each[0].cost, each[0].seconds))
+            pairs = zip(pool.workers, capable_workers(pool.workers, work), strict=True)
+            estimates = [(pool.estimate(worker, work), worker.name) for worker, can in pairs if can]
+            first, worker = min(estimates, key=lambda each: (each[0].cost, each[0].seconds))
             parents = ", ".join(map(str, node.parents))
-            words = map(escape, (node.tool, work.kind, parents, worker))
-            table.add_row(str(index), *words, number(first.cost), number(first.seconds))
+            cells = map(escape, (node.tool, work.kind, parents, worker))
+            table.add_row(str(index), *cells, number(first.cost), number(first.seconds))
             costs.append(first.cost)
             seconds.append(first.seconds)
         output().print(table)
@@ -161,7 +161,7 @@ def _plan(config: _PlanConfig) -> None:
 
 
 def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
-    """List the tools available for planning, and their planner."""
+    """List the tools available for planning, and the planner that can use them."""
     loaded = config.load_tools()
     try:
         catalog = config.read_catalog_with(loaded) or builtin_graph().catalog
@@ -184,7 +184,7 @@ def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
 
 
 class _Warnings(Progress):
-    """Prints warnings only; the execution has its own progress display."""
+    """Progress that prints only warnings; the execution has its own progress display."""
 
     worked = True
     """True: a run with a folder has passed all checks, so an error comes from one of its nodes."""
@@ -202,19 +202,19 @@ def _run(config: ExecutionConfig, traces: Traces, as_json: AsJson = False) -> No
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Continue an execution and show its result. Raises `RunError` if it has ended, or if the run
-    has many plans."""
+    """Resume an execution and show its result. Raises `RunError` if it has finished, or if the run
+    has several plans."""
     if folder.read_result() is not None:
         raise RunError(
-            f"{folder.name!r} has finished; see it with: tutelage show {format_path(folder.path)}"
+            f"the run {folder.name!r} has finished; see: tutelage show {format_path(folder.path)}"
         )
     if not (folder.path / PLAN).is_file():
         raise RunError(
-            f"{folder.name!r} executed many plans and cannot be resumed; start again with another "
-            "--output: tutelage orchestrate collect"
+            f"the run {folder.name!r} has several plans and cannot be resumed; start again with "
+            "another --output: tutelage orchestrate collect"
         )
-    own = {"plan": folder.path / PLAN, "checkpoint": None, "allow_changes": allow_changes}
-    config = stored_settings(folder, ExecutionConfig).model_copy(update=own)
+    updates = {"plan": folder.path / PLAN, "checkpoint": None, "allow_changes": allow_changes}
+    config = stored_settings(folder, ExecutionConfig).model_copy(update=updates)
     _execute(config, RunFolder(folder.path.absolute()), None, as_json=False)
 
 
@@ -224,24 +224,24 @@ def _execute(
     """Plan and execute in a new run folder, or in the folder of a resumed run, and show the result.
     Invalid options and plans are rejected before a folder is created."""
     tools = config.load_tools()
-    permission = Permission(ask_person if sys.stdin.isatty() else None, yes=config.yes)
+    permission = Permission(ask_user if sys.stdin.isatty() else None, yes=config.yes)
     pool, catalog = config.make_pool_with(tools, permission), config.read_catalog_with(tools)
     if config.endpoint is None:
         fetch(config.model)
     with show_status("loading the planner ..."):
         llm = llm_planner(config, tools, catalog)
-    begun = folder is not None
+    resumed = folder is not None
     try:
         if config.plan is not None:
             plan = _read_plan(config, config.plan)
-            if tools and not begun:
+            if tools and not resumed:
                 check_arguments(plan, tools)  # not for plans of a model, which corrects them
-            chosen = ChosenPlan(plan, str(config.plan), llm)
+            choice = ChosenPlan(plan, str(config.plan), llm)
         else:
-            chosen = choose_plan(config, config.instruction or "", catalog, tools, llm)
-        plan = chosen.plan
-        system = config.make_system(pool, catalog, [plan], planner=chosen.llm)
-        system.check(plan, config.budget, begun=begun)
+            choice = choose_plan(config, config.instruction or "", catalog, tools, llm)
+        plan = choice.plan
+        system = config.make_system(pool, catalog, [plan], planner=choice.llm)
+        system.check(plan, config.budget, begun=resumed)
     except (TutelageError, KeyboardInterrupt):
         if llm is not None and llm.calls:
             cost = math.fsum(call.cost for call in llm.calls)
@@ -250,12 +250,12 @@ def _execute(
         raise
     executed = list[Execution]()
 
-    def work(run: Run) -> JSON:
+    def execute(run: Run) -> JSON:
         system.recorder = ExecutionRecorder(run.writer, run.id, config.reward)
         if system.execution_logger is not None:
             system.execution_logger.run_id = run.id
         say(messages(), ("workers: ", "dim"), describe_pool(pool))
-        say(messages(), ("plan: ", "dim"), chosen.source)
+        say(messages(), ("plan: ", "dim"), choice.source)
         # Keep the output of tools out of the result, which may be JSON.
         with redirect_stdout(sys.stderr):
             execution = system.execute(
@@ -264,7 +264,7 @@ def _execute(
                 budget=config.budget,
                 name="run",
                 journal=run.store,
-                observers=[_progress(plan)],
+                observers=[_make_observer(plan)],
             )
         executed.append(execution)
         run.failed = not execution.success
@@ -275,18 +275,18 @@ def _execute(
             "latency_ms": execution.total_latency_ms,
         }
 
-    kind, warnings = ExecutionRun(config, work, plan, otlp=otlp), _Warnings()
+    kind, warnings = ExecutionRun(config, execute, plan, otlp=otlp), _Warnings()
     # Absolute, because tools may change the working directory.
     folder = folder or RunFolder(create(place_of(config.output, RECIPE)).path.absolute())
     with ExitStack() as stack:
         stack.enter_context(report_stop(folder, warnings))
         stack.callback(close_tools, tools)
-        if begun:
+        if resumed:
             allowed = config.allow_changes
             lifecycle.resume(ExecutionRun, folder, warnings, kind, allow_changes=allowed)
         else:
             lifecycle.start(kind, folder, warnings)
-    (_print_json if as_json else _show_result)(folder, executed[0], config, chosen)
+    (_print_json if as_json else _show_result)(folder, executed[0], config, choice)
     if not executed[0].success:
         raise typer.Exit(1)
 
@@ -308,26 +308,25 @@ def _read_plan(config: ExecutionConfig, path: Path) -> Plan:
     return plan
 
 
-def ask_person(question: str, forms: str) -> str:
-    """Ask the user at the terminal about a call and return the typed line. Input typed before the
-    question is discarded."""
+def ask_user(question: str, choices: str) -> str:
+    """Ask the user at the terminal to approve a call and return the typed line. Input typed before
+    the question is discarded."""
     say(messages(), (f"\n{escape(question)}", "bold yellow"))
     with suppress(ImportError, OSError, ValueError):  # no termios on this platform
         import termios
 
         with suppress(termios.error):
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-    messages().print(f"Run it? [y/N] ({forms}) ", end="", markup=False)
+    messages().print(f"Run it? [y/N] ({choices}) ", end="", markup=False)
     return sys.stdin.readline()
 
 
-def _progress(plan: Plan) -> Observer:
-    """Return an observer that prints the plan and further plans to stderr, and a line for each node
-    that ends."""
+def _make_observer(plan: Plan) -> Observer:
+    """Return an observer that prints plans to stderr, and a line for each finished node."""
     console, costs = messages(), dict[int, float]()
     say(console, escape(to_text(plan)))
 
-    def show(event: Event) -> None:
+    def print_event(event: Event) -> None:
         nonlocal plan
         if added := event.get({"start": "added", "replan": "nodes"}.get(event["event"], "")):
             first = len(plan.nodes)
@@ -338,15 +337,15 @@ def _progress(plan: Plan) -> Observer:
             costs[step["node"]] = costs.get(step["node"], 0.0) + step["cost"]
         elif event["event"] == "node":
             ended, node = event["result"], event["result"]["node"]
-            who = one_line(ended["worker"] or ended["reason"], _REASON)  # may be text of a tool
-            words = f"[{node}] {plan.nodes[node].tool}: {ended['status']}"
-            say(console, escape(words), (f"  {who} {costs.get(node, 0.0):.6f}", "dim"))
+            source = one_line(ended["worker"] or ended["reason"], _REASON)  # may be text of a tool
+            text = f"[{node}] {plan.nodes[node].tool}: {ended['status']}"
+            say(console, escape(text), (f"  {source} {costs.get(node, 0.0):.6f}", "dim"))
 
-    return show
+    return print_event
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """Show the trace of one execution, the totals of many, or how to continue a stopped run."""
+    """Show the trace of one execution, the totals of many, or how to resume a stopped run."""
     from tutelage.cli.rollout_view import show_one, show_stored
     from tutelage.cli.runs import say_state
 
@@ -365,15 +364,15 @@ def show(console: Console, folder: RunFolder) -> None:
 
 
 def _print_json(
-    folder: RunFolder, execution: Execution, config: ExecutionConfig, chosen: ChosenPlan
+    folder: RunFolder, execution: Execution, config: ExecutionConfig, choice: ChosenPlan
 ) -> None:
     """Print the execution as JSON."""
     names = "id success reason outputs total_cost total_latency_ms verified_fraction mock pool"
     names += " router path resumed rollout"
     row = {name: getattr(execution, name) for name in names.split()} | {
         "reward": execution.earned(config.reward).value,
-        "confidence": chosen.confidence,
-        "min_confidence": chosen.min_confidence,
+        "confidence": choice.confidence,
+        "min_confidence": choice.min_confidence,
         "plan": plan_json(execution.plan),
         "nodes": [asdict(node) for node in execution.nodes],
         "steps": [step.to_json() for step in execution.steps],
@@ -383,7 +382,7 @@ def _print_json(
 
 
 def _show_result(
-    folder: RunFolder, execution: Execution, config: ExecutionConfig, chosen: ChosenPlan
+    folder: RunFolder, execution: Execution, config: ExecutionConfig, choice: ChosenPlan
 ) -> None:
     """Print the nodes, the totals, the outputs of tools and leaf nodes, and the trace command."""
     console, plan, steps = output(), execution.plan, steps_by_node(execution.steps)
@@ -391,11 +390,11 @@ def _show_result(
     table = plain_table(*columns, right=("#", "tries", "USD", "seconds"))
     for node in execution.nodes:
         mine, planned = steps.get(node.node, ()), plan.nodes[node.node]
-        words = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
+        status = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
         if not node.kept and node.status != "skipped":
-            words += f": {node.reason}"
+            status += f": {node.reason}"
         after, tries = ", ".join(map(str, planned.parents)), sum(s.worker is not None for s in mine)
-        texts = (escape(planned.tool), after, one_line(words, _REASON), escape(node.worker or ""))
+        texts = (escape(planned.tool), after, one_line(status, _REASON), escape(node.worker or ""))
         cost = f"{sum(step.cost for step in mine):.6f}"
         table.add_row(str(node.node), *texts, str(tries), cost, f"{node.seconds:.2f}")
     console.print(table)
@@ -411,9 +410,9 @@ def _show_result(
         ("latency", f"{execution.total_latency_ms / 1000:.2f} s{planning} along {path}"),
         ("reward", f"{number(execution.earned(config.reward).value)} ({config.reward})"),
     ]
-    if chosen.confidence is not None:
-        least = f"{100 * (chosen.min_confidence or 0.0):.0f} % is the least"
-        pairs.append(("planner", f"{100 * chosen.confidence:.0f} % sure of its plan; {least}"))
+    if choice.confidence is not None:
+        minimum = f"{100 * (choice.min_confidence or 0.0):.0f} % is the least"
+        pairs.append(("planner", f"{100 * choice.confidence:.0f} % sure of its plan; {minimum}"))
     if execution.abandoned:
         lost = counted(len(execution.abandoned), "node")
         pairs.append(("replanned", f"{lost} failed or skipped, replaced by a further plan"))
@@ -436,10 +435,10 @@ def _show_result(
             lines[_LINES:] = [f"and {counted(len(lines) - _LINES, 'more line')}"]
         for line in lines:
             say(console, f"  {line}")
-    kept = format_path(folder.path)
-    say(console, ("\nTrace:", "bold"), f" tutelage show {execution.rollout} --run {kept}")
+    run_path = format_path(folder.path)
+    say(console, ("\nTrace:", "bold"), f" tutelage show {execution.rollout} --run {run_path}")
     if execution.reason == DEADLINE:
-        say(console, ("Finished nodes are kept in ", "dim"), kept)
+        say(console, ("Finished nodes are kept in ", "dim"), run_path)
 
 
 # ---------------------------------------------------------------- collect
@@ -460,8 +459,8 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     if config.logs and config.prepare is None:
-        raise ConfigError("--logs needs --prepare FILE")
-    found: JSON = {}
+        raise ConfigError("--logs has no effect without --prepare FILE; add it")
+    result: JSON = {}
     logs: Sequence[str | Path] = config.logs
     if not logs:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -473,7 +472,7 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
                 on_done=lambda _: bar.advance(task),
             )
         logs = (config.output_dir,)
-        found |= collection | {"log": str(log), "run": str(folder)}
+        result |= collection | {"log": str(log), "run": str(folder)}
         if not as_json:
             pairs = [
                 ("succeeded", "{succeeded} of {executions}".format(**collection)),
@@ -483,20 +482,20 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
             if collection["lost"]:
                 pairs.append(("not served", counted(collection["lost"], "execution")))
             if collection["refused"]:
-                why = "a plan that nobody can do, with wrong arguments, or above the budget"
+                reason = "a plan that nobody can do, with wrong arguments, or above the budget"
                 pairs.append(
-                    ("refused", f"{counted(collection['refused'], 'instruction')} with {why}")
+                    ("refused", f"{counted(collection['refused'], 'instruction')} with {reason}")
                 )
             pairs += [("log", format_path(log)), ("run", format_path(folder))]
             facts(output(), pairs)
-            again = f"tutelage orchestrate collect --logs {format_path(log.parent)}"
-            say(output(), ("\nNext:", "bold"), f" {again} --prepare training_data.json")
+            command = f"tutelage orchestrate collect --logs {format_path(log.parent)}"
+            say(output(), ("\nNext:", "bold"), f" {command} --prepare training_data.json")
     if config.prepare is not None:
         counts, tools = write_training_set(logs, config.prepare, config.catalog)
-        found["prepared"] = {**counts, "catalog": str(tools)}
+        result["prepared"] = {**counts, "catalog": str(tools)}
         if not as_json:
-            rows = [(name, str(value)) for name, value in found["prepared"].items()]
-            again = f"tutelage train planner --phase 1 --train {config.prepare} --catalog {tools}"
-            facts(output(), [*rows, ("written", format_path(config.prepare)), ("next", again)])
+            rows = [(name, str(value)) for name, value in result["prepared"].items()]
+            hint = f"tutelage train planner --phase 1 --train {config.prepare} --catalog {tools}"
+            facts(output(), [*rows, ("written", format_path(config.prepare)), ("next", hint)])
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(result, indent=2))

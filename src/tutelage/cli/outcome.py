@@ -66,8 +66,8 @@ _FORMATS = {SUCCESS: percent, REWARD: number}
 
 
 def build_tables(result: Mapping[str, Any]) -> list[Table]:
-    """Return the tables of evaluations before and after training and of the control: mean reward if
-    it is graded, and success if it is defined, with the mean reward in its last rows."""
+    """Return tables of the evaluations before and after training and of the control run: mean
+    reward if it is graded, and success if it is defined, in one table if the columns are equal."""
     tables = [_build_table(result, what) for what in quantities(is_graded(result))]
     found = [table for table in tables if table is not None]
     if is_graded(result) or len(found) < 2 or found[0].columns[1:] != found[1].columns[1:]:
@@ -78,62 +78,62 @@ def build_tables(result: Mapping[str, Any]) -> list[Table]:
     return [replace(success, rows=[*success.rows, *rows])]
 
 
-def _build_table(result: Mapping[str, Any], what: Quantity) -> Table | None:
-    found = {key: read_evaluation(result, key) for key in EVALUATIONS}
-    shown = [n for n in SIDES if any(what.has(found[f"{n}_{kind}"]) for kind in KINDS)]
-    without = found[NO_TOOLS] if what.has(found[NO_TOOLS]) else None
-    shown += ["after"] * (without is not None and "after" not in shown)
-    if not shown:
+def _build_table(result: Mapping[str, Any], metric: Quantity) -> Table | None:
+    stored = {key: read_evaluation(result, key) for key in EVALUATIONS}
+    columns = [n for n in SIDES if any(metric.has(stored[f"{n}_{kind}"]) for kind in KINDS)]
+    without = stored[NO_TOOLS] if metric.has(stored[NO_TOOLS]) else None
+    columns += ["after"] * (without is not None and "after" not in columns)
+    if not columns:
         return None
-    if {"before", "after"} <= set(shown):
-        shown.insert(shown.index("after") + 1, "change")
+    if {"before", "after"} <= set(columns):
+        columns.insert(columns.index("after") + 1, "change")
     rows: list[TableRow] = []
     for kind in KINDS:
-        told = {name: found[f"{name}_{kind}"] for name in SIDES}
-        if not any(map(what.has, told.values())):
+        by_side = {name: stored[f"{name}_{kind}"] for name in SIDES}
+        if not any(map(metric.has, by_side.values())):
             continue
-        rows.append(_build_row(kind, told, shown, what))
-        if what is REWARD and is_graded(result):
-            ends = {name: what.ends(one, number) for name, one in told.items()}
-            ends_row = ("  95 % interval", *(ends.get(name, "") for name in shown))
+        rows.append(_build_row(kind, by_side, columns, metric))
+        if metric is REWARD and is_graded(result):
+            intervals = {name: metric.ends(one, number) for name, one in by_side.items()}
+            ends_row = ("  95 % interval", *(intervals.get(name, "") for name in columns))
             if any(ends_row[1:]):  # one task has no interval
                 rows.append(TableRow(ends_row, ("dim",) * len(ends_row)))
         by_name = {name: result.get(f"families_{name}_{kind}") or {} for name in SIDES}
-        for family in dict.fromkeys(family for some in by_name.values() for family in some):
-            one = {n: evaluation_of_record(some.get(family, {})) for n, some in by_name.items()}
-            if any(map(what.has, one.values())):
-                rows.append(_build_row(f"  {escape(family)}", one, shown, what))
+        for family in dict.fromkeys(family for data in by_name.values() for family in data):
+            one = {n: evaluation_of_record(data.get(family, {})) for n, data in by_name.items()}
+            if any(map(metric.has, one.values())):
+                rows.append(_build_row(f"  {escape(family)}", one, columns, metric))
     if without is not None:
-        cell = what.cell(without, _FORMATS[what])
-        rows.append(TableRow(("greedy, no tools", *(cell * (n == "after") for n in shown))))
+        cell = metric.cell(without, _FORMATS[metric])
+        rows.append(TableRow(("greedy, no tools", *(cell * (n == "after") for n in columns))))
     tasks = result.get("test_tasks")
-    head = success_title(result, what.name) + (f", {tasks} tasks" if tasks else "")
+    head = success_title(result, metric.name) + (f", {tasks} tasks" if tasks else "")
     estimator = control_estimator(result)
     names = {"control": "control" if estimator is None else f"control: {estimator}"}
-    names |= _HEADERS if "demonstrations" in shown else {}
-    heads = [names.get(name, name) for name in shown]
-    return Table((head, *heads), rows, right=range(1, len(shown) + 1))
+    names |= _HEADERS if "demonstrations" in columns else {}
+    heads = [names.get(name, name) for name in columns]
+    return Table((head, *heads), rows, right=range(1, len(columns) + 1))
 
 
 def _build_row(
-    title: str, told: Mapping[str, StoredEvaluation | None], shown: Sequence[str], what: Quantity
+    title: str, sides: Mapping[str, StoredEvaluation | None], names: Sequence[str], metric: Quantity
 ) -> TableRow:
-    """Return one row of evaluations before and after training and of the control."""
-    cells = {name: what.cell(one, _FORMATS[what]) for name, one in told.items()}
-    before, after = what.of(told["before"]), what.of(told["after"])
+    """Return the table row of evaluations before and after training and of the control run."""
+    cells = {name: metric.cell(one, _FORMATS[metric]) for name, one in sides.items()}
+    before, after = metric.of(sides["before"]), metric.of(sides["after"])
     cells["change"], tone = "", ""
     if before is not None and after is not None:
         gap = after - before
-        cells["change"] = f"{100 * gap:+.1f}" if what is SUCCESS else f"{gap:+.3f}"
+        cells["change"] = f"{100 * gap:+.1f}" if metric is SUCCESS else f"{gap:+.3f}"
         tone = "good" if gap > 0 else "bad" if gap < 0 else ""
-    tones = [tone if name == "change" else "" for name in shown]
-    return TableRow((title, *(cells[name] for name in shown)), ("", *tones))
+    tones = [tone if name == "change" else "" for name in names]
+    return TableRow((title, *(cells[name] for name in names)), ("", *tones))
 
 
 def show_outcome(
     console: Console, folder: RunFolder, result: Mapping[str, Any], *, go_on: bool = False
 ) -> None:
-    """Print the tables with footnotes, the totals, the paths, and with `go_on` the next
+    """Print the tables with footnotes, the totals and paths, and if `show_next` is True the next
     commands."""
     tables = build_tables(result)
     for table in tables:
@@ -151,20 +151,19 @@ def show_outcome(
         verbs = [f"ask {target} {_find_question(folder)}", f"show {path}"]
         verbs += [f"eval {target} --test FILE.jsonl{graded}", "runs"]
         config = read_object(folder.config).get("config", {})
-        if named := config.get("environment", {}).get("name"):
-            flag = f" --environment {named}" if own else ""
+        if environment := config.get("environment", {}).get("name"):
+            flag = f" --environment {environment}" if own else ""
             verbs[0:3] = [f"show {path}", f"eval {target}{flag}"]
         next_steps(console, *(f"tutelage {verb}" for verb in verbs))
 
 
 def _find_question(folder: RunFolder) -> str:
-    """Return a short question of the test, validation or training tasks, quoted for `tutelage
-    ask`."""
+    """Return a short question from the test, validation or training tasks, quoted for a shell."""
     with suppress(TutelageError), open_run(folder) as (store, run_id):
         for mode in (Mode.TEST, Mode.VAL, Mode.TRAIN):
             for rollout in store.rollouts(run_id, mode=mode, limit=_SEARCHED_ROLLOUTS):
-                if (words := format_question(rollout.task)) is not None:
-                    return words
+                if (question := format_question(rollout.task)) is not None:
+                    return question
     return "QUESTION"
 
 
@@ -233,7 +232,7 @@ def _list_totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple
 
 
 def list_findings(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the warnings and other findings of a run."""
+    """Yield the warnings and other findings of a run as (name, text) pairs."""
     for warning in result.get("warnings") or ():
         yield "warning", warning
     for entry in result.get("health") or ():

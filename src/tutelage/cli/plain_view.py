@@ -1,4 +1,4 @@
-"""View of a run whose kind has no view of its own."""
+"""Default view of a run, for kinds of run without a specific view."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """Print kind and configuration of a run, and its result or its last metrics."""
+    """Print the kind and configuration of a run, and its result or its latest metrics."""
     from tutelage.cli.console import facts, one_line, say
     from tutelage.cli.runs import read_last_lines, say_state
     from tutelage.runs.figures import read_object
@@ -37,8 +37,8 @@ def show(console: Console, folder: RunFolder) -> None:
     facts(console, [(name, one_line(value, 100)) for name, value in fields.items()], indent=2)
     result = folder.read_result()
     if result is None:
-        for last in read_last_lines(folder.metrics)[-1:]:
-            facts(console, [(name, one_line(value, 100)) for name, value in last.items()], indent=2)
+        for row in read_last_lines(folder.metrics)[-1:]:
+            facts(console, [(k, one_line(v, 100)) for k, v in row.items()], indent=2)
         say_state(console, folder)
         return
     say(console)

@@ -34,7 +34,7 @@ EXAMPLE = '"Summarise the article, translate the summary to French and read it a
 
 
 class _Flags(Section):
-    """Keys that have their own flag, and the flags for the config file and for `--dry-run`."""
+    """Flags of `train planner`: some configuration keys, the config file and the dry run."""
 
     epochs: str | None = None
     """Phase 1: maximum number of epochs."""
@@ -62,7 +62,7 @@ _KEYS = {
 
 
 def train_planner(
-    asked: PlannerConfig,
+    config: PlannerConfig,
     flags: _Flags,
     overrides: Annotated[
         list[str] | None,
@@ -80,7 +80,7 @@ def train_planner(
     keys |= typed | {_KEYS[name]: value for name, value in values.items()}
     origins |= dict.fromkeys(typed, "command line")
     origins |= {_KEYS[name]: f"--{name.replace('_', '-')}" for name in values}
-    request = asked.model_copy(update={"keys": keys})
+    request = config.model_copy(update={"keys": keys})
     settings = request.checked()
     if flags.all and not flags.dry_run:
         raise ConfigError("--all needs --dry-run; pass both, or remove --all")
@@ -131,10 +131,10 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     say(console)
     facts(console, pairs)
     say(console)
-    asked, path = stored_settings(folder, PlannerConfig), format_path(folder.path)
+    config, path = stored_settings(folder, PlannerConfig), format_path(folder.path)
     # The example instruction fits the built-in tools only.
-    own = (asked.train, asked.catalog, asked.checkpoint)
-    example, steps = EXAMPLE if all(file is None for file in own) else '"..."', list[str]()
+    files = (config.train, config.catalog, config.checkpoint)
+    example, steps = EXAMPLE if all(file is None for file in files) else '"..."', list[str]()
     if planner.is_file():
         steps.append(f"tutelage orchestrate plan {example} --checkpoint {path} --explain")
     if "phase2" in result:

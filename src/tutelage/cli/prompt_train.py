@@ -56,14 +56,14 @@ PROMPT_OPTIONS = (*OF_WEIGHTS, "runners", "rollouts", "budget_usd")
 
 
 def is_prompt_search(recipe: str, algorithm: str | None) -> bool:
-    """Whether a command asks to search for prompts. Raises `ConfigError` for an unknown name."""
+    """Return True if a command searches for prompts. Raises `ConfigError` for an unknown name."""
     from tutelage.algorithms.extensions import METHODS
 
     of_weights = (*OF_ALGORITHMS, *METHODS)
-    known = (*of_weights, *PROMPT_ALGORITHMS)
-    if algorithm is not None and algorithm not in known:
+    algorithms = (*of_weights, *PROMPT_ALGORITHMS)
+    if algorithm is not None and algorithm not in algorithms:
         raise ConfigError(
-            f"unknown algorithm {algorithm!r}{hint(algorithm, known) or '.'} "
+            f"unknown algorithm {algorithm!r}{hint(algorithm, algorithms) or '.'} "
             f"{', '.join(of_weights)} train weights, "
             f"{', '.join(PROMPT_ALGORITHMS)} search for prompts. Set a custom function with "
             "algorithm.adv_estimator=FILE.py:name or actor.policy_loss.loss_mode=FILE.py:name."
@@ -77,8 +77,7 @@ def is_prompt_search(recipe: str, algorithm: str | None) -> bool:
 
 
 def convert_prompt_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flags for the training of weights, with those of prompt searches converted to
-    keys.
+    """Return the flags of a weight training, with options of prompt searches converted to keys.
 
     Raises `ConfigError` for flags of prompt searches that have no such key.
     """
@@ -102,9 +101,9 @@ def train_prompts(
     overrides: Sequence[str],
     flags: Mapping[str, Any],
     file: Path | None,
-    dry: bool,
+    dry_run: bool,
 ) -> None:
-    """Search for prompts, or with `dry` show the plan and play one task.
+    """Search for prompts, or in a dry run show the plan and play one task.
 
     Raises `typer.Exit` with the exit code of the verdict.
     """
@@ -120,7 +119,7 @@ def train_prompts(
         check_kind(PromptSearch, RunFolder(Path(config.output)))
     setup = build_setup(config, environment())
     _show_plan(setup)
-    if dry:
+    if dry_run:
         (rollout,) = asyncio.run(preflight(setup, 1))
         show_dry_run(output(), rollout)
         return
@@ -159,7 +158,7 @@ def show(console: Console, folder: RunFolder) -> None:
     show_stored(console, folder)
     if result is not None:
         say(console)
-        _show_prompt_next(console, folder)
+        _show_next_steps(console, folder)
 
 
 def _show_plan(setup: SearchSetup) -> None:
@@ -168,21 +167,21 @@ def _show_plan(setup: SearchSetup) -> None:
     plan, splits, algorithm = setup.plan, setup.splits, setup.algorithm
     console = messages()
     say(console, ("Plan", "bold"))
-    ends = ["its rollouts are used up"]
-    ends += [] if algorithm.rounds is None else [f"{algorithm.rounds} iterations are over"]
-    tests, played = counted(len(splits.test), "task"), counted(plan.test.rollouts, "rollout")
+    conditions = ["its rollouts are used up"]
+    conditions += [] if algorithm.rounds is None else [f"{algorithm.rounds} iterations are over"]
+    tests, rollouts = counted(len(splits.test), "task"), counted(plan.test.rollouts, "rollout")
     sizes = f"{len(splits.train)} train, {len(splits.val)} val, {len(splits.test)} test"
     sizes += ", split from --train" if setup.config.train and not setup.config.test else ""
-    searched = f"{', '.join(setup.components)}; {setup.settings.runners} rollouts at once"
-    most = f"at most {counted(plan.search.rollouts, 'rollout')}"
+    components = f"{', '.join(setup.components)}; {setup.settings.runners} rollouts at once"
+    maximum = f"at most {counted(plan.search.rollouts, 'rollout')}"
     open_ended = algorithm.needs_optimiser and plan.limits.optimiser_calls is None
     if open_ended:
-        most += ", any number of optimiser calls"
+        maximum += ", any number of optimiser calls"
     elif calls := plan.search.optimiser_calls:
-        most += f", {counted(calls, 'optimiser call')}"
-    least = counted(plan.least, "rollout")
+        maximum += f", {counted(calls, 'optimiser call')}"
+    minimum = counted(plan.least, "rollout")
     if isinstance(algorithm, Screen):
-        least += f"; {number(algorithm.experiment)} try all {len(algorithm.bank)} phrases"
+        minimum += f"; {number(algorithm.experiment)} try all {len(algorithm.bank)} phrases"
     total = plan.search + plan.test
     worst = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
     worst += " beside the optimiser's" if open_ended else ""
@@ -194,10 +193,10 @@ def _show_plan(setup: SearchSetup) -> None:
         ("algorithm", setup.reason),
         *setup.facts.items(),
         ("tasks", sizes),
-        ("searched", searched),
-        ("search", f"{most}; it ends when {' or '.join(ends)}"),
-        ("smallest budget", least),
-        ("held-out test", f"{tests}, seed and best: {played}"),
+        ("searched", components),
+        ("search", f"{maximum}; it ends when {' or '.join(conditions)}"),
+        ("smallest budget", minimum),
+        ("held-out test", f"{tests}, seed and best: {rollouts}"),
         *[("at most", worst)] * bool(total.tokens),
     ]
     facts(console, pairs, indent=2)
@@ -223,7 +222,7 @@ def _show_result(folder: RunFolder, result: Mapping[str, Any]) -> None:
     say(console)
     _show_prompt_outcome(console, folder, result)
     say(console)
-    _show_prompt_next(console, folder)
+    _show_next_steps(console, folder)
     if code := int(result["exit_code"]):
         raise typer.Exit(code)
 
@@ -239,17 +238,17 @@ def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[st
         for line in escape(text).split("\n"):
             prose(console, f"  {line}", hang=2)
     say(console)
-    same = result["components"] == result["seed_components"]
-    show_holdout_test(console, result["test"], same=same)
+    seed_won = result["components"] == result["seed_components"]
+    show_holdout_test(console, result["test"], seed_won=seed_won)
     for look in result.get("confirmations", ()):
         say(console, ("\nConfirmation on fresh tasks", "bold"))
-        show_holdout_test(console, look, same=same)
+        show_holdout_test(console, look, seed_won=seed_won)
     say(console)
     facts(console, _list_totals(folder, result))
 
 
-def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool = False) -> None:
-    """Print a held-out test: table, verdict, improvement. With `same` the seed prompt won."""
+def show_holdout_test(console: Console, test: Mapping[str, Any], *, seed_won: bool = False) -> None:
+    """Print a held-out test: table, verdict, improvement. `seed_won`: the seed prompt was best."""
     from tutelage.prompts.figures import (
         HOLDOUT_COLUMNS,
         UNCHANGED,
@@ -271,7 +270,7 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
         message += f" (sign test, p = {test['p_value']:.2g}: on so few tasks it decides)"
     elif tone != "open":
         message += f": the interval {rests_on}"
-    message = UNCHANGED if same else message
+    message = UNCHANGED if seed_won else message
     verdict = (test["verdict"], _STYLES[tone])
     verdict_line = Text.assemble(("Verdict: ", "bold"), verdict, f", {message}")
     console.print(verdict_line, soft_wrap=not console.is_terminal)
@@ -285,8 +284,8 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
         prose(console, f"This is look {looks} at test tasks; each look makes a verdict weaker.")
 
 
-def _show_prompt_next(console: Console, folder: RunFolder) -> None:
-    """Print commands that may follow a search."""
+def _show_next_steps(console: Console, folder: RunFolder) -> None:
+    """Print commands to run after a search."""
     path = format_path(folder.path)
     next_steps(
         console,

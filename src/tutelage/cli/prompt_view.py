@@ -32,20 +32,20 @@ class PromptDisplay(LiveDisplay, Observer):
     noun = "rollout"
 
     def __init__(self, console: Console, *, rollouts: int | None = None, test: int = 0) -> None:
-        """Set the maximum number of rollouts of the search, and the number of the held-out test."""
+        """Set the maximum number of rollouts in the search, and the number in the held-out test."""
         super().__init__(console)
         self._most = {"search": rollouts, "test": test}
         self._stage = ""
 
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
-        """Ignore the phase: a stage begins with its first rollout."""
+        """Do nothing, because a stage begins with its first rollout."""
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
         """Update the progress bar."""
         if stage != self._stage:
             self._stage = stage
-            most = max(self._most.get(stage) or 0, spent.rollouts + total)
-            super().phase("held-out test" if stage == "test" else "searching", steps=most)
+            limit = max(self._most.get(stage) or 0, spent.rollouts + total)
+            super().phase("held-out test" if stage == "test" else "searching", steps=limit)
             self.open()
         costs = {"cost": spent.dollars} if spent.dollars else {}
         self.step(spent.rollouts + done, costs)
@@ -62,46 +62,46 @@ class PromptDisplay(LiveDisplay, Observer):
 # ---------------------------------------------------------------- words
 
 
-def round_lines(found: Round, width: int) -> Iterator[str]:
+def round_lines(summary: Round, width: int) -> Iterator[str]:
     """Yield the lines of a round: its prompt, rewards and candidates."""
     yield ""
-    yield f"Iteration {found.number}"
-    many = len(found.components) > 1
-    for name, text in sorted(found.components.items()):
+    yield f"Iteration {summary.number}"
+    many = len(summary.components) > 1
+    for name, text in sorted(summary.components.items()):
         label = f"Prompt {name}" if many else "Prompt"
         yield f'  {label}: "{one_line(text, max(40, min(width, 100) - 14))}"'
-    if found.rollouts:
-        kind = "training" if found.split == "train" else "validation"
-        why = " (key: minibatch)" * (kind == "training" and " of " in found.tasks)
-        yield f"  Tasks: {found.tasks} {kind} task{'s' * (found.tasks != '1')}{why}"
-        rewards = [f"{r:.2g}" if r % 1 else f"{r:.1f}" for r in found.rewards[:_SHOWN]]
-        more = ", ..." if len(found.rewards) > _SHOWN else ""
+    if summary.rollouts:
+        kind = "training" if summary.split == "train" else "validation"
+        why = " (key: minibatch)" * (kind == "training" and " of " in summary.tasks)
+        yield f"  Tasks: {summary.tasks} {kind} task{'s' * (summary.tasks != '1')}{why}"
+        rewards = [f"{r:.2g}" if r % 1 else f"{r:.1f}" for r in summary.rewards[:_SHOWN]]
+        more = ", ..." if len(summary.rewards) > _SHOWN else ""
         yield f"  Rewards: [{', '.join(rewards)}{more}]"
         # Too few rewards have no mean.
-        average = [] if found.average is None else [f"{found.average:.2f}"]
-        if found.lost:
-            judged = f"{len(found.rewards)} of {found.rollouts} judged"
+        average = [] if summary.average is None else [f"{summary.average:.2f}"]
+        if summary.lost:
+            judged = f"{len(summary.rewards)} of {summary.rollouts} judged"
             average.append(f"{judged}, the others lost to infrastructure")
         yield f"  Average: {'; '.join(average)}"
-    if not found.standings:
+    if not summary.standings:
         yield "  Nothing new was tried: every task of the round was solved, or edits were repeats"
-    trials = [s for s in found.standings if s.decision == EXPERIMENT]
-    tried = [s for s in found.standings if s.decision != EXPERIMENT]
-    for standing in tried[:_SHOWN]:
+    trials = [s for s in summary.standings if s.decision == EXPERIMENT]
+    candidates = [s for s in summary.standings if s.decision != EXPERIMENT]
+    for standing in candidates[:_SHOWN]:
         yield f"  {_format_candidate(standing, max(60, width) - 2)}"
-    if len(tried) > _SHOWN:
-        yield f"  and {counted(len(tried) - _SHOWN, 'more candidate')}"
+    if len(candidates) > _SHOWN:
+        yield f"  and {counted(len(candidates) - _SHOWN, 'more candidate')}"
     if trials:
         yield f"  {counted(len(trials), 'experiment')}: texts played on one training task each"
-    yield f"  Spent: {spend_text(found.spent.to_dict(), number)}"
+    yield f"  Spent: {spend_text(summary.spent.to_dict(), number)}"
 
 
-def _format_candidate(standing: CandidateSummary, width: int) -> str:
-    head = f"{standing.id[:11]}  {standing.operation:<13}"
-    if standing.tasks:
-        score = "" if standing.reward is None else f"{standing.reward:.2f}"
-        pairs = zip(_COUNTS.items(), (standing.wins, standing.losses, standing.ties), strict=True)
+def _format_candidate(entry: CandidateSummary, width: int) -> str:
+    head = f"{entry.id[:11]}  {entry.operation:<13}"
+    if entry.tasks:
+        score = "" if entry.reward is None else f"{entry.reward:.2f}"
+        pairs = zip(_COUNTS.items(), (entry.wins, entry.losses, entry.ties), strict=True)
         counts = ", ".join(f"{n} {one if n == 1 else many}" for (one, many), n in pairs)
-        head += f"  {score} on {standing.tasks:>2} tasks  {counts}"
-    why = ": ".join(text for text in (standing.decision, standing.reason) if text)
-    return f"{head}  {one_line(why, max(80, width - len(head)))}"
+        head += f"  {score} on {entry.tasks:>2} tasks  {counts}"
+    reason = ": ".join(text for text in (entry.decision, entry.reason) if text)
+    return f"{head}  {one_line(reason, max(80, width - len(head)))}"

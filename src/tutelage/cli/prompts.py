@@ -23,7 +23,7 @@ Run = Annotated[str, typer.Argument(help="Run folder, or the beginning of its na
 
 
 def prompts_app() -> typer.Typer:
-    """Return the command group with its verbs."""
+    """Return the command group `prompts` with its subcommands."""
     group = typer.Typer(help="Inspect a prompt search.", no_args_is_help=True, **PLAIN_TEXT)
     for verb in (_tree, _diff, _confirm, _export):
         group.command(verb.__name__.removeprefix("_"))(as_command(verb))
@@ -49,20 +49,20 @@ def _tree(
     for entry in entries:
         below.setdefault(next(iter(entry["parents"]), ""), []).append(entry)
 
-    def is_shown(entry: JSON) -> bool:
+    def is_visible(entry: JSON) -> bool:
         if entry["decision"] == EXPERIMENT:
             return False
-        kept = rejected or entry["decision"] not in _HIDDEN
-        return kept or any(map(is_shown, below.get(entry["id"], ())))
+        visible = rejected or entry["decision"] not in _HIDDEN
+        return visible or any(map(is_visible, below.get(entry["id"], ())))
 
-    def grow(branch: Tree, entry: JSON) -> None:
-        for child in filter(is_shown, below.get(entry["id"], ())):
-            grow(branch.add(_format_candidate(child)), child)
+    def add_children(branch: Tree, entry: JSON) -> None:
+        for child in filter(is_visible, below.get(entry["id"], ())):
+            add_children(branch.add(_format_candidate(child)), child)
 
     console = output()
     for entry in below.get("", ()):
         root = Tree(_format_candidate(entry))
-        grow(root, entry)
+        add_children(root, entry)
         console.print(root)
     hidden = sum(e["decision"] in _HIDDEN for e in entries)
     if hidden and not rejected:
@@ -104,7 +104,7 @@ def _confirm(
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Seed against best on fresh held-out tasks; the look is counted."""
+    """Compare the seed prompt and the best prompt on fresh held-out tasks."""
     from tutelage.cli.console import messages, output, show_status
     from tutelage.cli.prompt_train import show_holdout_test
     from tutelage.cli.prompt_view import PromptDisplay
@@ -178,7 +178,7 @@ def _format_candidate(entry: JSON) -> Any:
     decision, scores = entry["decision"], score_text(entry)
     style = {"winner": "bold green", "accepted": "green"}.get(decision, "dim")
     score = f"  {scores}  " if scores else "  "
-    why = f"{decision}: {one_line(entry['reason'], 70)}"
+    reason = f"{decision}: {one_line(entry['reason'], 70)}"
     return Text.assemble(
-        (f"{entry['id'][5:15]}  {entry['operation']}", "bold"), score, (why, style)
+        (f"{entry['id'][5:15]}  {entry['operation']}", "bold"), score, (reason, style)
     )

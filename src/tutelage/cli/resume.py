@@ -30,16 +30,16 @@ def resume(
     from tutelage.runs.launched import launched_ranks
     from tutelage.runs.trust import check_trusted, find_code
 
-    def found() -> RunFolder:
+    def find_folder() -> RunFolder:
         folder = find(run)
         find_view(folder)
         check_trusted(folder, find_code(folder), trust=trust)
         return folder
 
     if launched_ranks() == "1":
-        folder = found()
+        folder = find_folder()
     else:
         from tutelage.weights.process_group import in_step, launched
 
-        folder = in_step(launched(), found)
+        folder = in_step(launched(), find_folder)
     find_view(folder).resume(folder, allow_changes)

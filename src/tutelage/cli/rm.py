@@ -11,7 +11,7 @@ def rm(
     run: Annotated[str, typer.Argument(help="Run folder, or the beginning of its name in runs/.")],
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Delete a run's folder with all that is in it."""
+    """Delete a run's folder and everything in it."""
     import os
     import shutil
     from pathlib import Path
@@ -25,12 +25,12 @@ def rm(
     if Path.cwd().is_relative_to(folder.path.resolve()) or folder.path.is_symlink():
         raise RunError(
             f"cannot delete {str(folder.path)!r}: it is the working directory or a link; pass the "
-            "folder itself, from outside of it"
+            "folder itself and run from another directory"
         )
     with locked(folder):
         size, names = format_disk_use(folder.path), sorted(os.listdir(folder.path))
-        shown = f"{escape(format_path(folder.path))} ({size}: {escape(', '.join(names))})"
+        text = f"{escape(format_path(folder.path))} ({size}: {escape(', '.join(names))})"
         if not yes:
-            typer.confirm(f"Delete {shown}?", abort=True)
+            typer.confirm(f"Delete {text}?", abort=True)
         shutil.rmtree(folder.path)
     typer.echo(f"deleted {escape(format_path(folder.path))}, {size}")

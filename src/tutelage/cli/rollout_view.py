@@ -35,7 +35,7 @@ _PER_MODE = 3
 _TOKENS_SHOWN = 400
 
 
-def show_head(console: Console, rollout: Rollout) -> None:
+def show_header(console: Console, rollout: Rollout) -> None:
     """Print the identity, status and reward of a rollout."""
     last = rollout.last
     # "succeeded" would be read as a word on the answer: it says that the rollout came to its end.
@@ -58,9 +58,9 @@ def show_head(console: Console, rollout: Rollout) -> None:
 def show_rollout(
     console: Console, rollout: Rollout, *, tokens: bool = False, graded: bool = True
 ) -> None:
-    """Print all attempts, the earlier ones only with their failures.
+    """Print the attempts of a rollout, the earlier ones only with their failures.
 
-    With `graded` the reward is printed.
+    The reward is printed if `with_reward` is True.
     """
     for attempt in rollout.attempts[:-1]:
         say(console, (f"\nattempt {attempt.index}: {attempt.status.value}", "bold"))
@@ -93,19 +93,19 @@ def format_reward(reward: Reward | None) -> str:
     return number(reward.value) + (f" ({parts})" if parts else "")
 
 
-def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool) -> None:
+def _show_attempt(console: Console, attempt: Attempt, tokens: bool, with_reward: bool) -> None:
     results = {result.call_id: result for result in attempt.tool_results}
     lines: set[str] = set()
     tools: dict[str, str] = {}
-    known: dict[str, list[tuple[Message, ...]]] = {}
+    histories: dict[str, list[tuple[Message, ...]]] = {}
     for turn, call in enumerate(attempt.calls, 1):
-        told = known.setdefault(call.agent, [])
-        begun = [past for past in told if call.messages[: len(past)] == past]
-        new = call.messages[len(max(begun, key=len, default=())) :]
-        if told and not begun:
+        history = histories.setdefault(call.agent, [])
+        prefixes = [past for past in history if call.messages[: len(past)] == past]
+        new = call.messages[len(max(prefixes, key=len, default=())) :]
+        if history and not prefixes:
             edited = any(message.role in ("assistant", "tool") for message in new)
-            why = "the history was rewritten" if edited else "another conversation begins"
-            say(console, (f"\n{why}; the call was sent:", "yellow"))
+            reason = "the history was rewritten" if edited else "another conversation begins"
+            say(console, (f"\n{reason}; the call was sent:", "yellow"))
         tools |= {c.id: c.name for m in (*new, call.reply) for c in m.tool_calls}
         for message in new:
             if message.role != "tool":
@@ -114,22 +114,22 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
                 _print(console, message.content or "")
                 _show_calls(console, message)
                 continue
-            called = message.tool_call_id or ""
-            lines.add(called)
-            _show_result(console, message.content or "", results.get(called), tools.get(called, ""))
+            key = message.tool_call_id or ""
+            lines.add(key)
+            _show_result(console, message.content or "", results.get(key), tools.get(key, ""))
         _show_call(console, turn, call, tokens)
-        told.append((*call.messages, call.reply))
+        history.append((*call.messages, call.reply))
     # What came after the last call was sent to nobody.
     for result in attempt.tool_results:
         if result.call_id not in lines:
             _show_result(console, result.text, result)
     say(console)
     text, name = attempt.final_text, "last reply" if attempt.answer is None else "answer"
-    ends = [("answer", "none") if text is None else (name, text)]
-    ends += [("reward", format_reward(attempt.reward))] * graded
-    ends += [("info", json.dumps(attempt.info, ensure_ascii=False))] * bool(attempt.info)
-    ends += [("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s")]
-    facts(console, ends)
+    pairs = [("answer", "none") if text is None else (name, text)]
+    pairs += [("reward", format_reward(attempt.reward))] * with_reward
+    pairs += [("info", json.dumps(attempt.info, ensure_ascii=False))] * bool(attempt.info)
+    pairs += [("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s")]
+    facts(console, pairs)
     _show_failure(console, attempt)
 
 
@@ -164,12 +164,12 @@ def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
 
 
 def _show_calls(console: Console, message: Message) -> None:
-    for made in message.tool_calls:
-        _print(console, f"calls {made.name} {made.arguments}", "cyan")
+    for call in message.tool_calls:
+        _print(console, f"calls {call.name} {call.arguments}", "cyan")
 
 
-def _show_result(console: Console, text: str, result: ToolResult | None, called: str = "") -> None:
-    name = called if result is None else result.name
+def _show_result(console: Console, text: str, result: ToolResult | None, tool: str = "") -> None:
+    name = tool if result is None else result.name
     name += " " if name else ""
     error = None if result is None else result.error
     message = f"-> {name}{'failed, ' + error + ': ' if error else 'gives '}{text}"
@@ -186,12 +186,12 @@ def _show_failure(console: Console, attempt: Attempt) -> None:
 
 
 def _print(console: Console, text: str, style: str = "") -> None:
-    """Print indented text; only a terminal wraps it."""
-    shown = escape(text)
+    """Print indented text, wrapped if the console is a terminal."""
+    escaped = escape(text)
     if console.is_terminal:
-        console.print(Padding(Text(shown, style=style), (0, 0, 0, _INDENT)))
+        console.print(Padding(Text(escaped, style=style), (0, 0, 0, _INDENT)))
         return
-    for line in shown.split("\n"):
+    for line in escaped.split("\n"):
         say(console, " " * _INDENT, (line, style))
 
 
@@ -199,14 +199,14 @@ def _print(console: Console, text: str, style: str = "") -> None:
 
 
 def show_one(console: Console, prefix: str, run: str | None, tokens: bool, content: bool) -> None:
-    """Print the rollout whose id begins with `prefix`, in the run `run` or in any run; with
+    """Print the rollout whose ID begins with `prefix`, from the given run or from any run; with
     `content`, all attributes of its spans. Raises `StoreError` if several rollouts match,
-    `RunError` if none does."""
+    `RunError` if no rollout matches."""
     folders = every() if run is None else [find(run)]
     # The whole id ends with the name of its run.
     folders.sort(key=lambda folder: not prefix.endswith(f"_{folder.name}"))
     rollout, holder = _find_rollout(prefix, folders)
-    show_head(console, rollout)
+    show_header(console, rollout)
     show_rollout(console, rollout, tokens=tokens)
     with open_run(holder) as (store, run_id):
         recorded = store.spans(run_id, rollout.id)
@@ -219,12 +219,12 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
     say(console, ("\nThis rollout:", "bold"), f" {command}")
 
 
-def show_dry_run(console: Console, rollout: Rollout, remark: str = "") -> None:
+def show_dry_run(console: Console, rollout: Rollout, note: str = "") -> None:
     """Print the rollout of a dry run. Raises `typer.Exit` if it failed."""
-    show_head(console, rollout)
+    show_header(console, rollout)
     show_rollout(console, rollout)
-    if remark:
-        prose(console, f"\n{remark}", "yellow")
+    if note:
+        prose(console, f"\n{note}", "yellow")
     say(console, "\nDry run: one task was played and nothing was trained or written.")
     if rollout.last.failure is not None:
         raise typer.Exit(1)
@@ -262,18 +262,18 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
         message += one_line(name, max(10, console.width - 14 - len(message)))
         # Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix.
         say(console, (rollout.id[:14], "bold"), message.rstrip())
-        room, text = max(20, console.width - 4), last.final_text
-        answer = one_line("none" if text is None else text, room // 3)
-        question = one_line(rollout.task.title, room - len(answer) - 4)
+        width, text = max(20, console.width - 4), last.final_text
+        answer = one_line("none" if text is None else text, width // 3)
+        question = one_line(rollout.task.title, width - len(answer) - 4)
         say(console, (f"    {question} -> {answer}", "dim"))
         if last.failure is not None:
             say(console, (f"    {one_line(last.failure.message, 300)}", "dim"))
 
 
 def _find_rollout(prefix: str, folders: Sequence[RunFolder]) -> tuple[Rollout, RunFolder]:
-    """Return the rollout whose id begins with `prefix`, with its folder, the first that has one.
+    """Return the first rollout whose ID begins with `prefix`, and its run folder.
 
-    Raises `StoreError` if several rollouts of one run match, `RunError` if none does.
+    Raises `StoreError` if several rollouts of one run match, `RunError` if no rollout matches.
     """
     for folder in folders:
         if folder.store_address() is None:
@@ -284,9 +284,9 @@ def _find_rollout(prefix: str, folders: Sequence[RunFolder]) -> tuple[Rollout, R
             except StoreError as error:
                 if len(folders) == 1 or "matches several" in str(error):
                     raise
-    looked = ", ".join(folder.name for folder in folders[:5]) or "no runs"
+    searched = ", ".join(folder.name for folder in folders[:5]) or "no runs"
     raise RunError(
-        f"no rollout ID starts with {prefix!r} in the runs found here ({looked}); pass its run "
+        f"no rollout ID starts with {prefix!r} in the runs found here ({searched}); pass its run "
         "with --run FOLDER"
     )
 
@@ -300,52 +300,52 @@ _KNOWN = frozenset({names.OPERATION, names.PROVIDER, names.AGENT, names.TOOL, na
 
 
 def _show_span(
-    console: Console, node: SpanNode, lead: str, below: str, origin: int, content: bool
+    console: Console, node: SpanNode, prefix: str, indent: str, start_ns: int, content: bool
 ) -> None:
     """Print a span with its times, tokens, failure and events, and its child spans."""
-    span, attributes, told = node.span, node.span.attributes, list[str]()
+    span, attributes, texts = node.span, node.span.attributes, list[str]()
     if span.start_ns or span.end_ns:
-        offset = (span.start_ns - origin) / 1e9
-        told += [f"+{offset:.3f} s"] * (offset > 0) + [f"{span.seconds:.3f} s"]
+        offset = (span.start_ns - start_ns) / 1e9
+        texts += [f"+{offset:.3f} s"] * (offset > 0) + [f"{span.seconds:.3f} s"]
     sent, sampled = attributes.get(names.INPUT_TOKENS), attributes.get(names.OUTPUT_TOKENS)
     if attributes.get(names.OPERATION) == names.CHAT and sent is not None:
-        told.append(f"{sent} -> {sampled} tokens")
+        texts.append(f"{sent} -> {sampled} tokens")
     reasons: Any = attributes.get(names.FINISH_REASONS)
     if isinstance(reasons, (list, tuple)):
-        told += map(str, reasons)
+        texts += map(str, reasons)
     failed = span.status == "error"
     if failed:
-        told.append(f"failed: {one_line(attributes.get(names.ERROR_TYPE, 'error'), 40)}")
+        texts.append(f"failed: {one_line(attributes.get(names.ERROR_TYPE, 'error'), 40)}")
     title = (escape(span.name), "red" if failed else "")
-    message = f"  {escape(', '.join(told))}" if told else ""
-    say(console, " " * _INDENT + lead, title, (message, "dim"))
-    inner = " " * _INDENT + below + ("│ " if node.children else "  ")
+    message = f"  {escape(', '.join(texts))}" if texts else ""
+    say(console, " " * _INDENT + prefix, title, (message, "dim"))
+    margin = " " * _INDENT + indent + ("│ " if node.children else "  ")
     for event in span.events:
         if (message := _format_event(event.name, event.attributes)) is not None:
-            say(console, inner, (message, "cyan"))
-    room = max(40, console.width - len(inner) - 4)
+            say(console, margin, (message, "cyan"))
+    width = max(40, console.width - len(margin) - 4)
     for name, value in attributes.items() if content else ():
         if name not in _KNOWN:
-            say(console, inner, (one_line(f"{name} = {value}", room), "dim"))
+            say(console, margin, (one_line(f"{name} = {value}", width), "dim"))
     for child in node.children:
-        branch, deeper = ("└ ", "  ") if child is node.children[-1] else ("├ ", "│ ")
-        _show_span(console, child, below + branch, below + deeper, origin, content)
+        branch, spaces = ("└ ", "  ") if child is node.children[-1] else ("├ ", "│ ")
+        _show_span(console, child, indent + branch, indent + spaces, start_ns, content)
 
 
 def _format_event(name: str, attributes: Any) -> str | None:
-    """Format a score as `reward = 1`, an exception with its type, and another event by its name."""
+    """Format an event: a score as `reward = 1`, an exception with its type, others by name."""
     if name == names.EVALUATION:
         value = attributes.get(names.SCORE)
         message = number(float(value)) if isinstance(value, (int, float)) else str(value)
         label = attributes.get(names.SCORE_LABEL)
-        words = f"{attributes.get(names.EVALUATION_NAME, 'score')} = {message}"
-        return escape(words + (f" ({label})" if label else ""))
+        text = f"{attributes.get(names.EVALUATION_NAME, 'score')} = {message}"
+        return escape(text + (f" ({label})" if label else ""))
     if name == names.EXCEPTION:
         kind = attributes.get(names.EXCEPTION_TYPE, "exception")
         return one_line(f"{kind}: {attributes.get(names.EXCEPTION_MESSAGE, '')}", 100)
     if name == names.DECISION:
         if names.RESPONSE_ID in attributes:
             return None  # the call stands below
-        who, why = (attributes.get(n, "") for n in (names.REQUEST_MODEL, names.ERROR_TYPE))
-        return one_line(" ".join(f"{attributes.get(names.ACTION)} {who} {why}".split()), 100)
+        model, error = (attributes.get(n, "") for n in (names.REQUEST_MODEL, names.ERROR_TYPE))
+        return one_line(" ".join(f"{attributes.get(names.ACTION)} {model} {error}".split()), 100)
     return one_line(name, 100)

@@ -49,21 +49,21 @@ def runs(
     widths = {n: 2 + max(len(n), *(len(escape(line[n])) for line in lines)) for n in lines[0]}
     if not console.is_terminal:
         console.width = max(console.width, sum(widths.values()))
-    shown = list(widths)
+    columns = list(widths)
     for name in _OPTIONAL_COLUMNS:
-        if sum(widths[n] for n in shown) - 2 > console.width:
-            shown.remove(name)
-    table = plain_table(*shown, right=("seed", "steps", "success", "reward", "tested", "disk"))
+        if sum(widths[n] for n in columns) - 2 > console.width:
+            columns.remove(name)
+    table = plain_table(*columns, right=("seed", "steps", "success", "reward", "tested", "disk"))
     table.columns[0].no_wrap = True
     for line in lines:
-        table.add_row(*(escape(line[name]) for name in shown))
+        table.add_row(*(escape(line[name]) for name in columns))
     console.print(table)
-    if left := [name for name in widths if name not in shown]:
-        prose(console, f"left out in this width: {', '.join(left)}", "dim")
+    if hidden := [name for name in widths if name not in columns]:
+        prose(console, f"left out in this width: {', '.join(hidden)}", "dim")
 
 
 def _describe_run(folder: RunFolder, now: float) -> dict[str, str]:
-    """Return the cells of one run by column; a cell is empty if its file cannot be read."""
+    """Return the table cells of one run by column; a cell is empty if its file is unreadable."""
     from tutelage.runs.figures import read_object
     from tutelage.runs.folder import is_locked
 
@@ -86,8 +86,8 @@ def _describe_run(folder: RunFolder, now: float) -> dict[str, str]:
 
 
 def _format_steps(folder: RunFolder, config: dict[str, Any], result: dict[str, Any]) -> str:
-    """Return the steps of training, epochs of a planner or rounds of a search; `40/60` for
-    unfinished training, `13/900` for a cold start, empty for a run without steps."""
+    """Return the number of training steps, planner epochs or search rounds; `40/60` for unfinished
+    training, `13/900` for a cold start, empty for a run without steps."""
     finished = result.get("status") == "finished"
     lines = (m for m in reversed(read_last_lines(folder.metrics)) if m.get("phase") != "control")
     last = next(lines, {})
@@ -97,13 +97,13 @@ def _format_steps(folder: RunFolder, config: dict[str, Any], result: dict[str, A
     # If the last phase has not begun, those of the phase before it count.
     done = next((int(result[name]) for name in _STEPS if result.get(name)), 0)
     done = done or int(last.get("step", 0))
-    wanted = (config.get("trainer") or {}).get("total_training_steps")
-    short = isinstance(wanted, int) and done < wanted and not finished
-    return f"{done}/{wanted}" if short else str(done or "")
+    total = (config.get("trainer") or {}).get("total_training_steps")
+    short = isinstance(total, int) and done < total and not finished
+    return f"{done}/{total}" if short else str(done or "")
 
 
 def format_disk_use(path: Path) -> str:
-    """Return the total size of the files below a folder, as `12.3 MB`."""
+    """Return the total size of the files in a folder, as `12.3 MB`."""
     size = 0
     for file in path.rglob("*"):
         with suppress(OSError):  # a run at work renames and removes files
@@ -112,7 +112,7 @@ def format_disk_use(path: Path) -> str:
 
 
 def say_state(console: Console, folder: RunFolder) -> None:
-    """Print whether a run without a result is running, or how to continue it."""
+    """Print that an unfinished run is running, or how to resume it."""
     from tutelage.cli.console import say
     from tutelage.runs.folder import is_locked
     from tutelage.runs.resume_hint import resume_hint
@@ -124,7 +124,7 @@ def say_state(console: Console, folder: RunFolder) -> None:
 
 
 def read_last_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines at the end of a metrics file; unreadable lines are skipped."""
+    """Return the last complete lines of a metrics file; unreadable lines are skipped."""
     from tutelage.bounded import json_lines
 
     if not path.is_file():
@@ -141,20 +141,20 @@ def read_last_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _format_tests(result: dict[str, Any]) -> dict[str, str]:
-    """Return the cells of the tests, sampled before and after training, or greedy if only that was
-    evaluated: success in percent, mean reward, and the counts of judged rollouts and of tasks that
-    were trained on."""
+    """Return the table cells of test results: success in percent, mean reward, and the counts of
+    judged rollouts and of tasks that were trained on. The results are sampled before and after
+    training, or greedy if no others exist."""
     from tutelage.runs.stored_evaluation import REWARD, SUCCESS, read_evaluation
     from tutelage.tasks.overlap import count_shared
 
     sampled = [read_evaluation(result, f"{when}_sampled") for when in ("before", "after")]
     greedy = [] if any(sampled) else [read_evaluation(result, "after_greedy")]
-    told = [m for m in (*sampled, *greedy) if m is not None]
-    success = " -> ".join(f"{100 * v:.0f}" for m in told if (v := SUCCESS.of(m)) is not None)
-    rewards = " -> ".join(f"{v:.2f}" for m in told if (v := REWARD.of(m)) is not None)
-    pairs = [f"{m.judged}/{m.rollouts} judged" for m in told if m.judged != m.rollouts]
-    counts = pairs or sorted({str(m.rollouts) for m in told if m.rollouts is not None})
-    shared = count_shared(result) if told else 0
+    tests = [m for m in (*sampled, *greedy) if m is not None]
+    success = " -> ".join(f"{100 * v:.0f}" for m in tests if (v := SUCCESS.of(m)) is not None)
+    rewards = " -> ".join(f"{v:.2f}" for m in tests if (v := REWARD.of(m)) is not None)
+    pairs = [f"{m.judged}/{m.rollouts} judged" for m in tests if m.judged != m.rollouts]
+    counts = pairs or sorted({str(m.rollouts) for m in tests if m.rollouts is not None})
+    shared = count_shared(result) if tests else 0
     counts += [f"{shared} tasks trained on"] * bool(shared)
     if success:
         success += " % before" if sampled[0] and not sampled[1] else " %"

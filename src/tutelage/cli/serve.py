@@ -92,8 +92,8 @@ def serve(
     # Another server's model is announced by the name that it has there.
     name = str(target) if options.upstream else Path(str(options.scripted or target)).name
     temperature = 1.0 if options.temperature is None else options.temperature
-    most = options.max_tokens or getattr(client, "reply_tokens", UNBOUNDED)
-    tokens = f"{f'at most {most:,}' if most < UNBOUNDED else 'no limit'} where a request names none"
+    cap = options.max_tokens or getattr(client, "reply_tokens", UNBOUNDED)
+    tokens = f"{f'at most {cap:,}' if cap < UNBOUNDED else 'no limit'} where a request names none"
     if length := getattr(client, "max_length", None):
         tokens += f", context {length:,}"
     gateway.app.on_traces = partial(
@@ -109,7 +109,7 @@ def serve(
             client,
             model=name,
             api_key=secret,
-            sampling=Sampling(temperature=temperature, max_tokens=most),
+            sampling=Sampling(temperature=temperature, max_tokens=cap),
             on_call=log,
         )
         # A secret that the user chose is not repeated on a terminal that others may see.
@@ -145,15 +145,15 @@ def _make_client(target: str | None, options: _ServeOptions, gateway: Gateway) -
     if (target is None) == (scripted is None):
         raise ConfigError("pass either a run or model to serve, or --scripted FILE")
     names = ("slots", "max_length", "max_tokens", "seed", *["temperature"] * (upstream is None))
-    wrong = [f"--{n.replace('_', '-')}" for n in names if getattr(options, n) is not None]
-    if wrong and (scripted or upstream):
+    unused = [f"--{n.replace('_', '-')}" for n in names if getattr(options, n) is not None]
+    if unused and (scripted or upstream):
         why = "--upstream samples on another server" if upstream else "--scripted does not sample"
-        raise ConfigError(f"{why}, so {' and '.join(wrong)} would have no effect; remove it")
-    drawn = SeedTree(secrets.randbits(63))  # for ids of tool calls, which no other start has
+        raise ConfigError(f"{why}, so {' and '.join(unused)} would have no effect; remove it")
+    seeds = SeedTree(secrets.randbits(63))  # for ids of tool calls, which no other start has
     if scripted is not None:
         from tutelage.gateway import Script, ScriptedClient
 
-        return ScriptedClient(Script.load(scripted), seeds=drawn, keep=_CALLS_KEPT)
+        return ScriptedClient(Script.load(scripted), seeds=seeds, keep=_CALLS_KEPT)
     if upstream is not None:
         from tutelage.config.api_keys import api_key_of
         from tutelage.engine.endpoint import check_url
@@ -165,7 +165,7 @@ def _make_client(target: str | None, options: _ServeOptions, gateway: Gateway) -
             raise ConfigError(f"--upstream: {error}") from error
         key = api_key_of(os.environ, "OPENAI_API_KEY")
         defaults = options.model_dump(include={"temperature"}, exclude_none=True)
-        return Upstream(url, key, str(target), seeds=drawn, defaults=defaults)
+        return Upstream(url, key, str(target), seeds=seeds, defaults=defaults)
     gateway.check_address()
     fetch(target)
     with show_status("loading the model ..."):
@@ -176,27 +176,26 @@ def _make_client(target: str | None, options: _ServeOptions, gateway: Gateway) -
 
 
 def _read_secret(options: _ServeOptions) -> str | None:
-    """Return the API key that the user chose. Raises `ConfigError` for a key that clients cannot
-    send."""
+    """Return the API key set by the user, or None. Raises `ConfigError` for a key that clients
+    cannot send."""
     from tutelage.config.api_keys import validate_api_key
     from tutelage.errors import ConfigError
 
     typed = {"--secret": options.secret, "--api-key": options.api_key}
-    where = next((name for name, key in typed.items() if key), "TUTELAGE_SECRET")
-    secret = typed.get(where) or os.environ.get(where) or None
-    if secret is not None and validate_api_key(secret, where) != secret:
-        why = "starts or ends with whitespace, which clients do not send; remove it"
-        raise ConfigError(f"the key in {where} {why}")
+    source = next((name for name, key in typed.items() if key), "TUTELAGE_SECRET")
+    secret = typed.get(source) or os.environ.get(source) or None
+    if secret is not None and validate_api_key(secret, source) != secret:
+        raise ConfigError(f"the key in {source} starts or ends with whitespace; remove it")
     return secret
 
 
 def _close_log(log: CallLog, recorder: Recorder) -> None:
-    """Close the record and print the number of calls that are missing in it."""
+    """Close the call log and print the number of calls that are missing from it."""
     from tutelage.cli.failures import warn
 
     log.close()
-    if lost := recorder.dropped + recorder.failed:
+    if missing := recorder.dropped + recorder.failed:
         warn(
-            f"Calls that are not in {str(log.path)!r}: {lost} ({recorder.dropped} came "
+            f"Calls that are not in {str(log.path)!r}: {missing} ({recorder.dropped} came "
             f"faster than they were written, {recorder.failed} could not be written)."
         )

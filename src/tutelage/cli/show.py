@@ -1,7 +1,7 @@
 """`tutelage show RUN|ROLLOUT`: a run, or one rollout turn by turn.
 
-A name is that of a run if a run folder has it, else the beginning of a rollout's id. The view of
-its kind (`kinds.py`) shows a run, `rollout_view.py` a rollout.
+A name is the name of a run folder, or the beginning of a rollout ID. A run is shown by the view of
+its kind (`kinds.py`), a rollout by `rollout_view.py`.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ Text = str | None
 
 
 class _TrainFlags(Section):
-    """Flags of `train` that are spellings of keys."""
+    """Flags of `train` that set configuration keys."""
 
     algorithm: Text = None
     """Weights: `rl` from rewards, `sft` from demonstrations, or a method of `rl` such as `grpo` or
@@ -107,7 +107,7 @@ class _TrainFlags(Section):
 
 
 class _TrainOptions(Section):
-    """Flags of `train` that are not keys."""
+    """Flags of `train` that do not set configuration keys."""
 
     config: Path | None = None
     """Configuration keys from a JSON or TOML file."""
@@ -159,19 +159,19 @@ def train(
     """
     values = {name: value for name, value in flags if value not in (None, (), False)}
     recipe, overrides = resolve_recipe(recipe, overrides or (), values)
-    own, config, dry_run = is_file_reference(recipe), options.config, options.dry_run
+    is_agent, config, dry_run = is_file_reference(recipe), options.config, options.dry_run
     _check_recipe(recipe)
     overrides += ["model.path=null"] * options.from_scratch
     search = is_prompt_search(recipe, values.get("algorithm"))
     if options.all and (search or not dry_run):
-        raise ConfigError("--all needs --dry-run and training of weights; remove it")
+        raise ConfigError("--all works only with --dry-run in a weight training; remove it")
     if options.from_scratch and search:
         raise ConfigError("--from-scratch cannot be used in a prompt search; remove it")
     if search:
-        words = [recipe, *overrides] if own else overrides
-        train_prompts(PROMPT_RECIPE if own else recipe, words, values, config, dry_run)
+        arguments = [recipe, *overrides] if is_agent else overrides
+        train_prompts(PROMPT_RECIPE if is_agent else recipe, arguments, values, config, dry_run)
         return
-    if own:
+    if is_agent:
         runners = {"runners": values.pop("runners")} if "runners" in values else {}
         _train_agent(recipe, overrides, convert_prompt_flags(values) | runners, options)
         return
@@ -199,14 +199,14 @@ def train(
         folder = RunFolder(group.agree(lambda: _create_run_folder(resolved)))
         run_job(folder, partial(jobs.train, resolved, folder), group.rank)
     elif group.rank == 0:
-        _run_dry(resolved, options.all)
+        _dry_run(resolved, options.all)
 
 
 def resolve_recipe(
     recipe: str, overrides: Sequence[str], flags: Mapping[str, Any]
 ) -> tuple[str, list[str]]:
-    """Return the recipe and the overrides; with an environment the recipe may be omitted. Raises
-    `ConfigError` without a recipe and an environment."""
+    """Return the recipe and the overrides; the recipe may be omitted if an environment is set.
+    Raises `ConfigError` if both are missing."""
     if "=" in recipe and "environment" in flags:
         recipe, overrides = "", [recipe, *overrides]
     if not recipe and "environment" not in flags:
@@ -234,8 +234,7 @@ def _check_recipe(recipe: str) -> None:
 
 
 def _create_run_folder(resolved: Resolved) -> Path:
-    """Return the path of the run folder, which is created if it is new; print keys without
-    effect."""
+    """Create the run folder if necessary and return its path; warn about keys without effect."""
     from tutelage.runs.folder import folder_at, place_of
     from tutelage.weights.paths import continued
 
@@ -243,17 +242,17 @@ def _create_run_folder(resolved: Resolved) -> Path:
     for line in _list_unused(resolved):
         typer.echo(line, err=True)
     config, name = resolved.config, resolved.config.trainer.experiment_name
-    if config.output is None and (place := continued(resolved)) is not None:
-        typer.echo(f"Continuing {place}, the run of this name", err=True)
-        return folder_at(place).path
+    if config.output is None and (path := continued(resolved)) is not None:
+        typer.echo(f"Continuing {path}, the run of this name", err=True)
+        return folder_at(path).path
     recipe = "environment" if config.environment.name else config.recipe
-    place = place_of(config.output, recipe, name)
-    if config.output is None and name is not None and place.name != name.replace("/", "-"):
-        typer.echo(f"There is a run of the name {name!r} already, so this is {place}", err=True)
-    return folder_at(place).path
+    path = place_of(config.output, recipe, name)
+    if config.output is None and name is not None and path.name != name.replace("/", "-"):
+        typer.echo(f"There is a run of the name {name!r} already, so this is {path}", err=True)
+    return folder_at(path).path
 
 
-def _run_dry(resolved: Resolved, all_keys: bool) -> None:
+def _dry_run(resolved: Resolved, all_keys: bool) -> None:
     from tutelage.cli.console import messages, output, prose, say, show_status
     from tutelage.errors import TutelageError
     from tutelage.weights import jobs
@@ -319,32 +318,32 @@ def _train_agent(
             (rollout,) = trainer.dev(reference, n=1).rollouts
         _show_dry_run(rollout, keys.resolved, (), options.all)
         return
-    place = group.agree(lambda: place_of(flags.get("output"), agent.name))
+    path = group.agree(lambda: place_of(flags.get("output"), agent.name))
 
     def job(progress: Progress) -> dict[str, Any]:
-        return make_trainer(keys, flags, place, progress).fit(reference).details
+        return make_trainer(keys, flags, path, progress).fit(reference).details
 
-    run_job(RunFolder(place), job, group.rank)
+    run_job(RunFolder(path), job, group.rank)
 
 
-def _show_preview(console: Console, found: SFTPreview) -> None:
-    """Print the first demonstration with its trained part marked, and the size of the data."""
+def _show_preview(console: Console, preview: SFTPreview) -> None:
+    """Print the first demonstration, with trained tokens highlighted, and the size of the data."""
     from tutelage.cli.console import escape, facts, number, say
     from tutelage.errors import counted
 
     # A pipe, a file and a terminal without colours say it in marks.
     coloured = console.color_system is not None and not console.no_color
-    how = "is green" if coloured else "stands between >>> and <<<"
-    say(console, (f"The first demonstration; what is trained {how}", "bold"))
-    for text, trained in found.pieces:
-        shown = escape(text) if coloured or not trained else f">>>{escape(text)}<<<"
-        say(console, (shown, "green" if trained else "dim"))
+    mark = "is green" if coloured else "stands between >>> and <<<"
+    say(console, (f"The first demonstration; what is trained {mark}", "bold"))
+    for text, trained in preview.pieces:
+        marked = escape(text) if coloured or not trained else f">>>{escape(text)}<<<"
+        say(console, (marked, "green" if trained else "dim"))
     say(console)
-    rows = f"{counted(found.rows, 'row')}, {counted(found.tokens, 'token')}"
-    read = f"{rows}, {number(found.trained)} of them trained, longest row {found.longest}"
-    bound = "until the minutes are over" if found.steps is None else counted(found.steps, "step")
-    loss = f"{found.loss:.3f} nats a token on the first batch, untrained"
-    facts(console, [("read", read), ("run", bound), ("loss", loss)])
+    rows = f"{counted(preview.rows, 'row')}, {counted(preview.tokens, 'token')}"
+    size = f"{rows}, {number(preview.trained)} of them trained, longest row {preview.longest}"
+    bound = "until the time limit" if preview.steps is None else counted(preview.steps, "step")
+    loss = f"{preview.loss:.3f} nats a token on the first batch, untrained"
+    facts(console, [("read", size), ("run", bound), ("loss", loss)])
     say(console, "\nDry run: nothing was trained or written.")
 
 
@@ -366,4 +365,4 @@ def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_
 
 
 def _list_unused(resolved: Resolved) -> list[str]:
-    return [f"Warning: {key} has no effect: {why}" for key, why in resolved.unused.items()]
+    return [f"Warning: {key} has no effect: {reason}" for key, reason in resolved.unused.items()]

@@ -72,7 +72,7 @@ def validate(
 
 
 def _show_probes(console: Console, probes: list[Probe], reward: str, tasks: int) -> None:
-    """Print a table of the checks, then each failed check with an example and advice."""
+    """Print a table of the checks, then the failed checks with examples and advice."""
     from tutelage.cli.console import number, one_line, plain_table, say
     from tutelage.errors import counted
 

@@ -1,4 +1,4 @@
-"""View of a run that trains weights: how it resumes, and its metrics.
+"""View of a run that trains weights: resume, metrics and result.
 
 `outcome.py` has the tables of a result.
 """
@@ -25,7 +25,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Resume a training and show its result."""
+    """Resume a training run and show its result."""
     from tutelage.cli.job import run_job
     from tutelage.trainer.agent_file import resume_agent
     from tutelage.weights import jobs
@@ -53,10 +53,10 @@ def show(console: Console, folder: RunFolder) -> None:
         resolved = Resolved.from_json(folder.config.read_text(encoding="utf-8"))
         config = resolved.config
         rule = config.algorithm.adv_estimator if config.algorithm.name == "rl" else "sft"
-        own = ("default", "preset", "train ", "derived")
+        prefixes = ("default", "preset", "train ", "derived")
         table = resolved.to_table()
         changed = [
-            f"{key}={value}" for key, value, origin, _ in table if not origin.startswith(own)
+            f"{key}={value}" for key, value, origin, _ in table if not origin.startswith(prefixes)
         ]
         pairs = [("recipe", f"{config.recipe}, {rule}, seed {config.seed}")]
         facts(console, [*pairs, *(("set", text) for text in changed)], indent=2)
@@ -72,7 +72,7 @@ def show(console: Console, folder: RunFolder) -> None:
 
 
 def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:
-    """Print one row per phase: its steps, and the first and last values of its metrics."""
+    """Print a table of phases with the number of steps and the first and last metric values."""
     from tutelage.cli.console import number, plain_table
 
     lines = [line for line in lines if line.get("step")]  # a measurement is no step

@@ -1,7 +1,7 @@
-"""Spellings of every key: the long names of the agent-RL guide, and short ones to type.
+"""Aliases of configuration keys: the long names of the agent-RL guide, and short names.
 
-The canonical key is the schema's; other spellings map to it by name or by prefix. An unknown
-spelling is answered with the nearest known one. `resolve.py` rejects two spellings that set one key
+The canonical key is that of the schema; aliases map to it by name or by prefix. The error for an
+unknown key suggests the most similar known key. `resolve.py` rejects two aliases that set one key
 to different values.
 """
 
@@ -71,7 +71,7 @@ one value."""
 
 
 def canonical_key(spelling: str, value: Any) -> str:
-    """Return the canonical key of a spelling. Raises `ConfigIssue` for an unknown spelling."""
+    """Return the canonical name of a key. Raises `ConfigIssue` for an unknown spelling."""
     if (key := _find_key(spelling)) is not None:
         return key
     if (section := canonical_section(spelling)) is not None:
@@ -79,13 +79,13 @@ def canonical_key(spelling: str, value: Any) -> str:
         raise ConfigIssue(
             spelling, value, "this is a section, not a key", f"Set one of its keys: {first}=..."
         )
-    near = nearest(spelling)
-    fix = f"Did you mean {near!r}?" if near else "`tutelage config` lists every key."
+    match = nearest(spelling)
+    fix = f"Did you mean {match!r}?" if match else "`tutelage config` lists every key."
     raise ConfigIssue(spelling, value, "unknown key", fix)
 
 
 def canonical_section(spelling: str) -> str | None:
-    """Return the canonical name of a section; None for another name."""
+    """Return the canonical name of a section; None if the name is not a section."""
     name = f"{spelling}."
     for long, short in PREFIXES.items():
         name = short + name.removeprefix(long) if name.startswith(long) else name
@@ -93,7 +93,7 @@ def canonical_section(spelling: str) -> str | None:
 
 
 def nearest(spelling: str) -> str | None:
-    """Return the known spelling that is most similar to an unknown one; None if none is similar."""
+    """Return the known key that is most similar to an unknown one; None if no key is similar."""
     if slip := difflib.get_close_matches(spelling, all_spellings(), n=1, cutoff=0.85):
         return slip[0]
     # A last word that exists elsewhere (`clip_grad`, `trainer.lr`) says more than faint likeness.
@@ -110,7 +110,7 @@ def nearest(spelling: str) -> str | None:
 
 @cache
 def spellings(key: str) -> tuple[str, ...]:
-    """Return the other spellings of a canonical key, sorted."""
+    """Return the aliases of a canonical key, sorted."""
     by_name = {name for name, target in NAMES.items() if target == key}
     by_prefix = {
         long + key.removeprefix(short)
@@ -122,7 +122,7 @@ def spellings(key: str) -> tuple[str, ...]:
 
 @cache
 def all_spellings() -> tuple[str, ...]:
-    """Return every canonical key, then every other spelling."""
+    """Return all canonical keys, then all aliases."""
     return (*leaf_fields(), *(name for key in leaf_fields() for name in spellings(key)))
 
 

@@ -12,7 +12,7 @@ from tutelage.errors import ConfigError
 
 
 def api_key_of(env: Mapping[str, str], *names: str) -> str | None:
-    """Return the first key that is set in these variables; None if none is set.
+    """Return the first API key that is set in the environment variables `names`, or None.
 
     Raises `ConfigError` for a key that a header cannot carry.
     """
@@ -21,21 +21,21 @@ def api_key_of(env: Mapping[str, str], *names: str) -> str | None:
 
 
 def validate_api_key(key: str | None, name: str) -> str | None:
-    """Return a key without surrounding white space, None if it is empty. `name` is its source in
-    errors.
+    """Return an API key without surrounding whitespace, or None if it is empty. `name` is the
+    source of the key in error messages.
 
     Raises `ConfigError` for a key that a header cannot carry.
     """
     key = (key or "").strip()
-    if wrong := find_bad_character(key):
+    if problem := find_bad_character(key):
         raise ConfigError(
-            f"invalid API key in {name}: {wrong}; set {name} to the key issued by the server"
+            f"invalid API key in {name}: {problem}; set {name} to the key issued by the server"
         )
     return key or None
 
 
 def find_bad_character(value: str) -> str:
-    """Return why a header cannot carry a value, without the value; empty if it can."""
+    """Return the reason why a value is invalid in an HTTP header; empty if it is valid."""
     for at, character in enumerate(value, 1):
         if not (character.isascii() and character.isprintable()):
             return (

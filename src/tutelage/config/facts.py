@@ -1,7 +1,7 @@
-"""Machine of a run, against which its configuration is checked.
+"""Description of the machine of a run, for checks of the configuration.
 
-It is passed in, never detected here: finding GPUs needs torch, and a test of an eight-GPU command
-should run anywhere. `policy/machine.py` detects it.
+`policy/machine.py` detects the machine, because finding GPUs needs torch, and because a test of an
+eight-GPU command should run anywhere.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tutelage.config.schema import RunConfig
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Visible GPUs, usable CPU cores and bytes of main memory; nodes that a launcher started the
-    run on, ranks per node, and bytes of GPU memory."""
+    """Resources of a run: visible GPUs, usable CPU cores, bytes of main memory, nodes used by the
+    launcher, ranks per node, and bytes of GPU memory."""
 
     cuda_devices: int
     cores: int
@@ -27,13 +27,13 @@ class Machine:
     """True if the trainer's environment has vLLM."""
 
     def device_of(self, config: RunConfig) -> Literal["cpu", "cuda"]:
-        """Return the training device: `trainer.device`, or for `auto` a GPU if there is one."""
-        found = config.trainer.device == "auto" and self.cuda_devices
-        return "cuda" if found or config.trainer.device == "cuda" else "cpu"
+        """Return the training device: `trainer.device`, or for `auto` a GPU if one is visible."""
+        has_gpu = config.trainer.device == "auto" and self.cuda_devices
+        return "cuda" if has_gpu or config.trainer.device == "cuda" else "cpu"
 
     def placed_ranks(self, config: RunConfig) -> int:
-        """Return the number of ranks that Ray places: with a configured Ray and no launcher, one
-        per node or per training GPU; 1 means this process alone."""
+        """Return the number of ranks started by Ray: one per node or training GPU if Ray is
+        configured without a launcher; 1 means that only this process trains."""
         if self.nodes * self.ranks > 1 or not config.ray_kwargs.ray_init.is_named:
             return 1
         gpus = config.trainer.n_gpus_per_node if self.device_of(config) == "cuda" else None

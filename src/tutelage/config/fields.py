@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 class Section(BaseModel):
-    """Frozen group of keys; unknown keys and numbers that are not finite are rejected."""
+    """Frozen group of configuration keys; unknown keys and non-finite numbers are rejected."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -29,7 +29,7 @@ class Section(BaseModel):
     )
 
 
-def _refuse_bool(value: Any) -> Any:
+def _reject_bool(value: Any) -> Any:
     # Python counts true as 1, so `--steps true` would train one step.
     if isinstance(value, bool):
         raise ValueError("expected a number, not true or false")
@@ -50,7 +50,7 @@ def _split_paths(value: Any) -> Any:
 
 
 def read_success(text: str) -> tuple[str | None, float | None]:
-    """Return the reward part and the minimum of `right`, `>=0.5` or `right>=0.5`.
+    """Parse a rule such as `right`, `>=0.5` or `right>=0.5` into a reward part and a minimum.
 
     Raises `ValueError` for any other text.
     """
@@ -62,9 +62,9 @@ def read_success(text: str) -> tuple[str | None, float | None]:
     if bounded and not isfinite(number):
         raise ValueError(f"{bound!r} after >= is not a number")
     if not bounded and not isnan(number):
-        raise ValueError(f"write a bound with >=, such as >={name}")
+        raise ValueError(f"write a minimum with >=, such as >={name}")
     if not name and not bounded:
-        raise ValueError("expected a part of the reward or a bound, such as right or >=0.5")
+        raise ValueError("expected a reward part or a minimum, such as right or >=0.5")
     return name or None, number if bounded else None
 
 
@@ -74,14 +74,14 @@ def _check_success(value: Any) -> Any:
     return value
 
 
-def _json_object(value: Any) -> Any:
+def _parse_json_object(value: Any) -> Any:
     value = json.loads(value) if isinstance(value, str) else value
     if not isinstance(value, dict):
         raise ValueError('expected a JSON object, such as {"size": 3}')
     return json.dumps(value, sort_keys=True)
 
 
-_NUMBER = BeforeValidator(_refuse_bool)
+_NUMBER = BeforeValidator(_reject_bool)
 
 # Bounds stand before the validators, so that the JSON schema, and so every message, shows them.
 Count = Annotated[int, Field(ge=1), _NUMBER]
@@ -119,7 +119,7 @@ ServerUrl = Annotated[str, _text_field("http://HOST:PORT", pattern="^https?://[^
 ServerUrls = Annotated[tuple[ServerUrl, ...], BeforeValidator(_split_names)]
 ClusterAddress = Annotated[str, _text_field("auto", "10.0.0.5:6379", pattern=r"^(auto|[^/]+:\d+)$")]
 
-Arguments = Annotated[str, _text_field("'{\"size\": 3}'"), BeforeValidator(_json_object)]
+Arguments = Annotated[str, _text_field("'{\"size\": 3}'"), BeforeValidator(_parse_json_object)]
 """Arguments by name, as the text of a JSON object."""
 
 Extension = Annotated[str, _text_field("a registered name", "FILE.py:name", min_length=1)]
@@ -134,7 +134,7 @@ Measurements = Annotated[tuple[Measurement, ...], BeforeValidator(_split_names)]
 
 
 class RunSettings(Section):
-    """Settings of any run; the model of each kind adds its own keys."""
+    """Settings that all runs share; each kind of run adds its own keys."""
 
     seed: CountOrZero = 0
     """Random seed of the run."""
@@ -146,7 +146,7 @@ class RunSettings(Section):
 
 
 def plain(value: Any) -> Any:
-    """Return `value` with tuples as lists, as JSON would restore it."""
+    """Convert tuples in `value` to lists, as a round trip through JSON does."""
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in cast("Sequence[Any]", value)]
     return value

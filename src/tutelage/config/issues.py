@@ -15,7 +15,7 @@ from tutelage.errors import ConfigError
 
 
 class ConfigIssue(Exception):
-    """One problem: raised while values are read, collected and shown by `raise_issues`."""
+    """Problem with the value of a key; `raise_issues` reports several in one `ConfigError`."""
 
     def __init__(self, key: str, value: Any, reason: str, fix: str, origin: str = "") -> None:
         super().__init__(key, value, reason, fix, origin)
@@ -23,19 +23,19 @@ class ConfigIssue(Exception):
         self.fix, self.origin = fix, origin
 
     def located(self, origin: str) -> ConfigIssue:
-        """Return the same problem with the origin of its value."""
+        """Return a copy of the problem with the origin of its value."""
         origin = self.origin or origin
         # An option takes no null: it is left out.
         reason = self.reason.removesuffix(", or null" if origin.startswith("flag ") else "")
         return ConfigIssue(self.key, self.value, reason, self.fix, origin)
 
     def __str__(self) -> str:
-        where = f" ({self.origin})" if self.origin else ""
-        return f"{self.key}={plain(self.value)!r}{where}: {self.reason}. {self.fix}"
+        source = f" ({self.origin})" if self.origin else ""
+        return f"{self.key}={plain(self.value)!r}{source}: {self.reason}. {self.fix}"
 
 
 def raise_issues(problems: Iterable[ConfigIssue], origins: Mapping[str, str] | None = None) -> None:
-    """Raise one `ConfigError` that lists all problems; return if there are none."""
+    """Raise a `ConfigError` that lists all problems, if there are any."""
     origins = origins or {}
     lines = [str(problem.located(origins.get(problem.key, ""))) for problem in problems]
     if len(lines) == 1:

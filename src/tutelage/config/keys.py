@@ -1,4 +1,4 @@
-"""The schema as a flat list of dotted keys: fields, values, and descriptions of what a key takes.
+"""The schema as a flat list of dotted keys, with fields, defaults and allowed values.
 
 Overrides, flags, presets, origins and the reference page use keys such as `actor.optim.lr`; only
 this module walks the nested sections. `aliases.py` has the other spellings.
@@ -30,7 +30,7 @@ _BOUNDS = {
 
 @cache
 def leaf_fields() -> Mapping[str, FieldInfo]:
-    """Return every key with its pydantic field, in the order of the schema."""
+    """Return the pydantic field of every key, in the order of the schema."""
     return MappingProxyType(dict(_walk_fields(RunConfig, "")))
 
 
@@ -46,7 +46,7 @@ def metadata(key: str) -> tuple[object, ...]:
 
 @cache
 def section_names() -> frozenset[str]:
-    """Return every dotted prefix that is a section, such as `actor` and `actor.optim`."""
+    """Return the dotted names of all sections, such as `actor` and `actor.optim`."""
     return frozenset(
         key.rsplit(".", depth)[0] for key in leaf_fields() for depth in range(1, key.count(".") + 1)
     )
@@ -54,7 +54,7 @@ def section_names() -> frozenset[str]:
 
 @cache
 def defaults() -> Mapping[str, Any]:
-    """Return every key with its default."""
+    """Return the default value of every key."""
     config = RunConfig()
     return MappingProxyType({key: get(config, key) for key in leaf_fields()})
 
@@ -65,7 +65,7 @@ def get(config: RunConfig, key: str) -> Any:
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `{"a.b": 1}` as `{"a": {"b": 1}}`."""
+    """Convert dotted keys to nested dicts: `{"a.b": 1}` becomes `{"a": {"b": 1}}`."""
     tree: dict[str, Any] = {}
     for key, value in flat.items():
         *parents, last = key.split(".")
@@ -77,7 +77,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield `{"a": {"b": 1}}` as `("a.b", 1)`; an empty table is yielded as a value."""
+    """Yield dotted keys with values: `("a.b", 1)` for `{"a": {"b": 1}}`; keep empty dicts."""
     for name, value in tree.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and value:
@@ -87,35 +87,35 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def value_issue(key: str, value: Any, names: Names = NO_NAMES) -> ConfigIssue:
-    """Return the problem of a `value` that `key` does not take: the expected values, and the
-    nearest choice or the key's help.
+    """Return the `ConfigIssue` for an invalid value of a key, with the expected values and the most
+    similar choice or the help of the key.
 
     `names` are registered names that keys take in addition to the schema (`extensions.py`).
     """
     schema, fix = json_schema(key), " ".join((leaf_fields()[key].description or "").split())
     if choices := _list_choices(schema):
         values = cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else [value]
-        wrong = [str(item) for item in values if item not in choices][:1]
-        near = difflib.get_close_matches("".join(wrong), choices, n=1, cutoff=0.4)
+        invalid = [str(item) for item in values if item not in choices][:1]
+        matches = difflib.get_close_matches("".join(invalid), choices, n=1, cutoff=0.4)
         # `algorithm=grpo`: the value is right and the key is its neighbour.
         taken = ((k, (*_list_choices(json_schema(k)), *names.get(k, ()))) for k in leaf_fields())
         homes = [f"{k}={value}" for k, known in taken if isinstance(value, str) and value in known]
-        fix = f"Did you mean {[*homes, *map(repr, near)][0]}?" if homes or near else fix
+        fix = f"Did you mean {[*homes, *map(repr, matches)][0]}?" if homes or matches else fix
     return ConfigIssue(key, value, f"expected {value_text(schema)}", fix)
 
 
-def field_issue(model: type[Section], found: ErrorDetails, prefix: str = "") -> ConfigIssue:
-    """Return the problem of a value that pydantic rejected for a field of `model`; `prefix` is `--`
-    for an option."""
-    name = str(found["loc"][0])
+def field_issue(model: type[Section], error: ErrorDetails, prefix: str = "") -> ConfigIssue:
+    """Convert a validation error of a field of `model` into a `ConfigIssue`; `prefix` is `--` for
+    an option."""
+    name = str(error["loc"][0])
     message = " ".join((model.model_fields[name].description or "").split())
     reason = f"expected {value_text(model.model_json_schema()['properties'][name])}"
-    if prefix or found["input"] == "null":  # an option takes no null: it is left out
+    if prefix or error["input"] == "null":  # an option takes no null: it is left out
         reason = reason.removesuffix(", or null")
-    if found["type"] == "value_error":
-        reason = str(found.get("ctx", {})["error"])
+    if error["type"] == "value_error":
+        reason = str(error.get("ctx", {})["error"])
     key = f"{prefix}{name.replace('_', '-')}" if prefix else name
-    return ConfigIssue(key, found["input"], reason, message)
+    return ConfigIssue(key, error["input"], reason, message)
 
 
 @cache
@@ -127,7 +127,7 @@ def json_schema(key: str) -> Mapping[str, Any]:
 
 
 def value_text(schema: Mapping[str, Any]) -> str:
-    """Describe the values of a key, such as `an integer, at least 1, or null`."""
+    """Describe the values that a schema allows, such as `an integer, at least 1, or null`."""
     if "anyOf" in schema:
         return ", or ".join(value_text(part) for part in schema["anyOf"])
     if "enum" in schema:

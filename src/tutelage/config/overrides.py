@@ -1,4 +1,4 @@
-"""`KEY=VALUE` in the override grammar of Hydra, parsed by Hydra, and keys from a file.
+"""Parser of `KEY=VALUE` overrides in the grammar of Hydra, and reader of configuration files.
 
 `a.b=c`, `+a=b`, `++a=b`, lists, dicts, quotes, null and numbers have Hydra's meaning; every key is
 in the schema already, so the three forms of setting one are equal here. Sweeps, config groups,
@@ -25,28 +25,28 @@ _PLAIN = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """Key as the user spelled it, and its value."""
+    """Override of a configuration key: the key as the user spelled it, and the value."""
 
     spelling: str
     value: Any
 
 
-def parse_overrides(given: Sequence[str | Override]) -> list[Override]:
-    """Parse each text; a dict value becomes one override per key. An `Override` is kept.
+def parse_overrides(texts: Sequence[str | Override]) -> list[Override]:
+    """Parse overrides; a dict value becomes one override per key. An `Override` is kept unchanged.
 
     Raises `ConfigError` with the text and the reason.
     """
-    read = ([o] if isinstance(o, Override) else copy.deepcopy(_parse_override(o)) for o in given)
-    return [one for some in read for one in some]
+    parsed = ([o] if isinstance(o, Override) else copy.deepcopy(_parse_override(o)) for o in texts)
+    return [override for overrides in parsed for override in overrides]
 
 
 def read_keys(path: Path) -> dict[str, Any]:
-    """Return the keys of a JSON or TOML file, nested as in the file. Raises `ConfigError`."""
+    """Read a JSON or TOML file of configuration keys. Raises `ConfigError` for an invalid file."""
     try:
         text = path.read_text(encoding="utf-8")
         tree = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
         if not isinstance(tree, dict):
-            raise ValueError("it must contain an object of keys")
+            raise ValueError("the top level must be an object")
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"cannot read the configuration file {str(path)!r}: {error}. Use JSON or TOML."
@@ -67,8 +67,8 @@ def _parse_override(text: str) -> tuple[Override, ...]:
             raise ConfigError(f"the override {text!r} has no '='. Use KEY=VALUE.") from error
         reason = str(error).strip().split("\n")[0].partition(" expecting ")[0]
         raise ConfigError(
-            f"cannot read the override {text!r}: {reason}.\nText that holds = ( ) [ ] {{ }} : or , "
-            "goes in quotes inside the shell's own: 'key=\"a=b\"'."
+            f"cannot read the override {text!r}: {reason}.\nQuote text with = ( ) [ ] {{ }} : or , "
+            "inside the quotes of the shell: 'key=\"a=b\"'."
         ) from error
     key = str(parsed.key_or_group)
     if not key:
@@ -92,7 +92,7 @@ def _parse_override(text: str) -> tuple[Override, ...]:
         if not isinstance(leaf, _PLAIN) or "${" in str(leaf):
             raise ConfigError(
                 f"the override {text!r} has an interpolation or another value that is not "
-                "supported. Use a number, text, list or dict itself."
+                "supported. Use a plain number, text, list or dict."
             )
     if isinstance(value, Mapping) and value:
         tree = cast("Mapping[str, Any]", value)
@@ -101,7 +101,7 @@ def _parse_override(text: str) -> tuple[Override, ...]:
 
 
 def _iter_leaves(value: Any) -> Iterator[Any]:
-    """Yield the values in nested lists and dicts."""
+    """Yield the leaf values of nested lists and dicts."""
     if not isinstance(value, (list, dict)):
         yield value
         return

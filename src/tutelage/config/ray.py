@@ -13,7 +13,7 @@ from tutelage.config.unused import NO_RANKS_ON_CPU, NO_RAY, OTHERS_CPUS
 
 
 class _RayInitConfig(Section):
-    """How Ray is found or started."""
+    """Settings to connect to Ray or to start it."""
 
     address: Annotated[ClusterAddress | None, NO_RAY, NO_RANKS_ON_CPU] = None
     """Address of a Ray cluster's head node, as HOST:PORT, or `auto` for the one that this machine
@@ -24,12 +24,12 @@ class _RayInitConfig(Section):
 
     @property
     def is_named(self) -> bool:
-        """True if either key is set, so that Ray places the configured ranks."""
+        """True if an address or a number of CPUs is set, so that Ray starts the ranks."""
         return self.address is not None or self.num_cpus is not None
 
 
 class RayConfig(Section):
-    """Where Ray is."""
+    """Settings of Ray."""
 
     ray_init: _RayInitConfig = _RayInitConfig()
-    """How Ray is found or started."""
+    """Settings to connect to Ray or to start it."""

@@ -26,7 +26,7 @@ _HEAD = "| key | type | default | other spellings | what it does |\n|---|---|---
 
 
 class ReferenceRow(NamedTuple):
-    """Key with its type as text, default as in an override, other spellings, and help."""
+    """Row of the reference table: a key with its type, default, aliases and help, as text."""
 
     key: str
     type: str
@@ -36,7 +36,7 @@ class ReferenceRow(NamedTuple):
 
 
 def reference_rows(names: Names = NO_NAMES) -> list[ReferenceRow]:
-    """Return a row for every key, in the order of the schema; `names` are registered names by key
+    """Return one row per key, in the order of the schema; `names` are registered names by key
     (`extensions.py`)."""
     return [
         ReferenceRow(
@@ -53,7 +53,7 @@ def reference_rows(names: Names = NO_NAMES) -> list[ReferenceRow]:
 
 
 def reference_markdown(names: Names = NO_NAMES) -> str:
-    """Return the reference page: one table per top-level section; `names` as for the rows."""
+    """Return the reference page as Markdown, with one table per top-level section."""
     lines = ["# Configuration reference", ""]
     lines.append("Every key of a run. Set one with `KEY=VALUE`; other spellings mean the same key.")
     current: str | None = None

@@ -24,7 +24,7 @@ SUPERVISED, WEIGHTS = "supervised", "weights"
 
 
 class Resolved(Section):
-    """Configuration of one run with the origins of its values."""
+    """Resolved configuration of one run, with the origin of every value."""
 
     config: RunConfig
     origin: dict[str, str]
@@ -42,8 +42,7 @@ class Resolved(Section):
         return SUPERVISED if self.config.recipe == "sft" else WEIGHTS
 
     def to_table(self) -> list[tuple[str, Any, str, str]]:
-        """Return the key, the value as plain data, its origin and a note of each key, in the order
-        of the schema."""
+        """Return (key, value, origin, note) for every key, in the order of the schema."""
         notes = self.notes | {key: f"unused: {why}" for key, why in self.unused.items()}
         return [
             (key, plain(get(self.config, key)), self.origin[key], notes.get(key, ""))
@@ -51,13 +50,13 @@ class Resolved(Section):
         ]
 
     def to_json(self) -> str:
-        """Return the record as JSON text, from which `from_json` restores an equal record."""
+        """Return the configuration as JSON text, which `from_json` can read."""
         parts = self.model_dump(mode="json")
         return json.dumps({"kind": self.kind, **parts}, indent=2, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Resolved:
-        """Return the record of a text by `to_json`. Raises `ConfigError` for any other text."""
+        """Restore a configuration from `to_json` text. Raises `ConfigError` for any other text."""
         try:
             parts = json.loads(text)
         except ValueError as error:
@@ -65,16 +64,16 @@ class Resolved(Section):
         kind = parts.pop("kind", None) if isinstance(parts, dict) else None
         if kind not in (SUPERVISED, WEIGHTS):
             raise ConfigError(
-                f"the configuration is of the kind {kind!r}, not of a training of weights; see the "
-                "results of such a run with: tutelage show RUN"
+                f"the configuration belongs to a run of kind {kind!r}, not to a weight training; "
+                "show the results of such a run with: tutelage show RUN"
             )
         if set(parts) != {*cls.model_fields}:
             fields = ", ".join(cls.model_fields)
             raise ConfigError(f"the configuration must have exactly the fields kind, {fields}.")
         try:
-            found = cls.model_validate_json(json.dumps(parts), strict=True)
+            resolved = cls.model_validate_json(json.dumps(parts), strict=True)
         except ValidationError as error:
-            raise_issues(_to_issue(wrong) for wrong in error.errors())
+            raise_issues(_to_issue(details) for details in error.errors())
             raise
         for part in ("config", "origin"):
             odd = {key for key, _ in flatten(parts[part])} ^ {*leaf_fields()}
@@ -84,11 +83,11 @@ class Resolved(Section):
                     f"({len(odd)} such keys). It is truncated, or from another version; start a "
                     "new run."
                 )
-        return found
+        return resolved
 
 
 def _to_issue(error: ErrorDetails) -> ConfigIssue:
-    """Convert an error of pydantic into a problem of the key that it concerns."""
+    """Convert a pydantic error into a `ConfigIssue` of the invalid key."""
     part, *names = map(str, error["loc"])
     while names[1:] and ".".join(names) not in leaf_fields() and error["type"] != "extra_forbidden":
         names.pop()  # a place within a value, unless it is a section's

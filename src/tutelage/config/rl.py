@@ -74,7 +74,7 @@ class _FilterGroupsConfig(Section):
 
 
 class AlgorithmConfig(Section):
-    """The advantage estimator, and the KL penalty in the reward."""
+    """Settings of the advantage estimator and of the KL penalty in the reward."""
 
     name: Literal["rl", "sft"] = "rl"
     """Training algorithm: `rl` from rewards, `sft` from demonstrations only. A method such as
@@ -104,7 +104,7 @@ class AlgorithmConfig(Section):
 
 
 class _OverlongBufferConfig(Section):
-    """Soft length penalty of DAPO: the last tokens of the response length cost more and more."""
+    """Soft length penalty of DAPO, which grows over the last tokens of the response length."""
 
     enable: bool = False
     """Add a negative reward to rollouts close to the response length (DAPO)."""
@@ -126,7 +126,7 @@ class RewardModelConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW of the policy, with a linear warm-up."""
+    """AdamW optimizer of the policy, with a linear warm-up."""
 
     lr: Positive = 1e-6
     """Learning rate."""
@@ -144,11 +144,11 @@ class OptimizerConfig(Section):
 
 
 class PolicyLossConfig(Section):
-    """The policy loss."""
+    """Settings of the policy loss."""
 
     loss_mode: Extension = "vanilla"
     """Policy loss; `vanilla` is PPO's clipped ratio with a dual clip; `FILE.py:name` is a custom
-    one."""
+    loss."""
     tau_pos: Positive = 1.0
     """Temperature of `sapo` where the advantage is positive."""
     tau_neg: Positive = 1.05
@@ -187,7 +187,7 @@ fewer micro-batches are faster."""
 
 
 class ActorConfig(Section):
-    """How the policy is updated from one batch of rollouts."""
+    """Update of the policy from one batch of rollouts."""
 
     ppo_mini_batch_size: Annotated[Count | None, BY_REWARDS] = None
     """Rollouts per optimizer step; groups stay together if it is large enough. Null is the whole
@@ -235,21 +235,21 @@ class ActorConfig(Section):
 
 
 class _CriticModelConfig(Section):
-    """The model of the critic, below its value head."""
+    """Model of the critic, without the value head."""
 
     path: str | None = None
     """Folder or hub name of the critic's model; null copies the policy's initial weights."""
 
 
 class _CriticOptimizerConfig(OptimizerConfig):
-    """AdamW of the critic, with a linear warm-up."""
+    """AdamW optimizer of the critic, with a linear warm-up."""
 
     lr: Positive = 1e-5
     """Learning rate of the critic."""
 
 
 class CriticConfig(Section):
-    """The value function, used by estimators with a critic (`gae`)."""
+    """Value function of estimators with a critic (`gae`)."""
 
     model: _CriticModelConfig = _CriticModelConfig()
     """The critic's model."""
@@ -310,7 +310,7 @@ class RolloutConfig(Section):
 
 
 class AsyncTrainingConfig(Section):
-    """Asynchronous training: rollouts are played ahead of the steps that learn from them."""
+    """Asynchronous training: rollouts are sampled ahead of the steps that train on them."""
 
     staleness_threshold: Annotated[CountOrZero, BY_REWARDS] = 0
     """Maximum number of policy versions between a rollout and the step that trains on it. 0 plays
@@ -319,7 +319,7 @@ class AsyncTrainingConfig(Section):
 
 
 class RefConfig(Section):
-    """The reference policy, loaded only for a KL penalty."""
+    """Reference policy, loaded only if a KL term is enabled."""
 
     path: str | None = None
     """Folder or hub name of the reference model; null is the initial policy, frozen."""

@@ -1,6 +1,6 @@
 """Every key of a run: its name, type, default and help text.
 
-`RunConfig` is what the rest of the package reads; `resolve.py` makes it from a recipe, flags and
+The rest of the package reads `RunConfig`; `resolve.py` creates it from a recipe, flags and
 overrides, with the origin of each value. Sections are frozen and reject unknown keys. The attribute
 docstring below a key is its help text and its row in the reference page. `rl.py` has the sections
 of reinforcement learning.
@@ -104,7 +104,7 @@ class LoraConfig(Section):
 
 
 class _ModelConfig(Section):
-    """The policy's weights."""
+    """Weights of the policy."""
 
     path: str | None = None
     """Folder or hub name of a Hugging Face model, a GGUF file, `shipped` (a small policy in this
@@ -123,7 +123,7 @@ class _ModelConfig(Section):
 
 
 class _DataConfig(Section):
-    """The tasks and demonstrations."""
+    """Tasks and demonstrations."""
 
     train_files: Paths = ()
     """Training tasks: JSON, JSONL, Parquet or CSV; empty uses the recipe's own."""
@@ -203,7 +203,7 @@ class AgentConfig(Section):
 
 
 class _EnvironmentConfig(Section):
-    """The environment that answers the agent over several turns."""
+    """Environment that responds to the agent over several turns."""
 
     name: str | None = None
     """Environment that the agent acts in: a built-in one, SCHEME:ARGUMENT or FILE.py:NAME."""
@@ -235,7 +235,7 @@ class _RewardConfig(Section):
 
 
 class _JudgeConfig(Section):
-    """The model behind the reward `llm_judge`."""
+    """Model that the reward `llm_judge` uses."""
 
     base_url: str | None = None
     """Base URL of an OpenAI-compatible server, including `/v1`."""
@@ -244,7 +244,7 @@ class _JudgeConfig(Section):
 
 
 class _SftConfig(Section):
-    """The cold start: supervised steps on demonstrations before the first rollout is rewarded."""
+    """Cold start: supervised steps on demonstrations before reinforcement learning."""
 
     optimizer: Literal["muon", "adamw"] = "muon"
     """Optimizer of supervised training: `muon` for a newly initialised policy, `adamw` for
@@ -275,7 +275,7 @@ class _SftConfig(Section):
 
 
 class _TrainerConfig(Section):
-    """The run: length, output, logging and checkpoints."""
+    """Settings of the run: length, output, logging and checkpoints."""
 
     project_name: Annotated[str | None, NO_TRACKER] = None
     """Project name for wandb and mlflow."""
@@ -337,7 +337,7 @@ class _TrainerConfig(Section):
 
 
 class RunConfig(RunSettings):
-    """Configuration of one training of weights."""
+    """Configuration of a run that trains weights."""
 
     recipe: str = "math"
     """`math` is the embedded job, `rl` your model and tasks, `sft` your demonstrations."""
@@ -378,12 +378,12 @@ class RunConfig(RunSettings):
 
     @property
     def epochs(self) -> int | None:
-        """Epochs after which training ends; None if a number of steps or the time ends it."""
+        """Number of training epochs; None if training is limited by steps or time instead."""
         return self.trainer.total_epochs if self.trainer.total_training_steps is None else None
 
     @property
     def is_local(self) -> bool:
-        """True if one node plays and trains, without Ray's workers."""
+        """True if rollouts and training run on one node without Ray workers."""
         return self.agent.placement == "local" and self.trainer.nnodes == 1
 
     @property
@@ -398,16 +398,16 @@ class RunConfig(RunSettings):
 
     @property
     def updates_per_batch(self) -> int:
-        """Optimizer steps per batch; all but the first are off-policy. A batch of a limited epoch
-        may be smaller and have fewer."""
+        """Optimizer steps per batch; all except the first are off-policy. A smaller batch of a
+        limited epoch may have fewer steps."""
         return -(-self.rollouts_per_batch // self.rollouts_per_update) * self.actor.ppo_epochs
 
     @property
     def response_tokens(self) -> int:
         """Maximum sampled tokens of a rollout over all its turns."""
         turns = self.agent.max_turns if self.agent.use_agent else 1
-        each = self.agent.max_tokens_per_turn
-        return self.rollout.response_length or (turns * each if each else RESPONSE_TOKENS)
+        per_turn = self.agent.max_tokens_per_turn
+        return self.rollout.response_length or (turns * per_turn if per_turn else RESPONSE_TOKENS)
 
     @property
     def turn_tokens(self) -> int:
@@ -416,16 +416,16 @@ class RunConfig(RunSettings):
 
     @property
     def needs_calls(self) -> bool:
-        """True if the first turns of a rollout are constrained to tool calls."""
+        """True if turns are constrained to tool calls until the first tool call."""
         return self.agent.use_agent and self.agent.tool_choice == "required"
 
     @property
     def asks_for_tools(self) -> bool:
-        """True if tools are named, or required, or the recipe's own tasks need them."""
+        """True if tools are configured or required, or the tasks of the recipe need tools."""
         return bool(self.agent.tools) or not self.data.train_files or self.needs_calls
 
     @property
     def needs_reference(self) -> bool:
-        """True if a KL to the reference policy is enabled, so that its model is loaded."""
+        """True if a KL term is enabled, so that the reference model is loaded."""
         kl_on = self.algorithm.use_kl_in_reward or self.actor.use_kl_loss
         return self.algorithm.name == "rl" and kl_on

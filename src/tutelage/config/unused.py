@@ -1,4 +1,4 @@
-"""Reasons why a key that was set has no effect on a run.
+"""Rules for configuration keys that have no effect on a run.
 
 A key that tunes an engine, a device or a loss that this run does not use is not an error, since the
 guide's commands contain many. It is accepted and listed. A rule stands in the annotation of its
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UnusedRule:
-    """Reason for a key without effect, and the condition for it."""
+    """Condition under which a key has no effect, with the reason."""
 
     reason: str
     applies: Callable[[RunConfig], bool] = lambda config: True
@@ -35,31 +35,30 @@ class UnusedRule:
 
     @staticmethod
     def reasons(
-        notes: Iterable[object], config: RunConfig, *, on_cpu: bool, own_agent: bool
+        metadata: Iterable[object], config: RunConfig, *, on_cpu: bool, own_agent: bool
     ) -> list[str]:
-        """Return the reasons among `notes`, the annotations of a key, that apply to a run, in
-        order.
+        """Return the reasons why a key has no effect on a run, from the `metadata` of the key.
 
-        `own_agent` is True if a user's agent plays.
+        `own_agent` is True if the run uses a custom agent.
         """
-        rules = sorted((n for n in notes if isinstance(n, UnusedRule)), key=attrgetter("rank"))
-        may = [r for r in rules if on_cpu >= r.on_cpu and not (own_agent and r.built_in)]
-        return [rule.reason for rule in may if rule.applies(config)]
+        rules = sorted((n for n in metadata if isinstance(n, UnusedRule)), key=attrgetter("rank"))
+        candidates = [r for r in rules if on_cpu >= r.on_cpu and not (own_agent and r.built_in)]
+        return [rule.reason for rule in candidates if rule.applies(config)]
 
 
-def when(reason: str, key: str, *values: object) -> UnusedRule:
-    """Return the rule that a key is unused if another key has one of these values."""
+def if_in(reason: str, key: str, *values: object) -> UnusedRule:
+    """Return a rule: a configuration key has no effect if `key` has one of `values`."""
     return UnusedRule(reason, lambda run: attrgetter(key)(run) in values)
 
 
-def unless(reason: str, key: str, *values: object) -> UnusedRule:
-    """Return the rule that a key is unused if another key has none of these values."""
+def if_not_in(reason: str, key: str, *values: object) -> UnusedRule:
+    """Return a rule: a configuration key has no effect if `key` has none of `values`."""
     return UnusedRule(reason, lambda run: attrgetter(key)(run) not in values)
 
 
 def off(key: str, value: str | bool = False) -> UnusedRule:
-    """Return the rule that a key is unused if another key has the value that disables it."""
-    return when(f"{key} is {value if isinstance(value, str) else str(value).lower()}", key, value)
+    """Return a rule: a configuration key has no effect if `key` has the value for "disabled"."""
+    return if_in(f"{key} is {value if isinstance(value, str) else str(value).lower()}", key, value)
 
 
 ON_THIS_CPU = UnusedRule("the run is on the CPU of this machine", on_cpu=True)
@@ -80,25 +79,25 @@ OTHERS_CPUS: UnusedRule = UnusedRule(
 NO_GPU_MEMORY = UnusedRule("the run is on a CPU, so there is no GPU memory to free", on_cpu=True)
 
 _NO_STEP = "algorithm.name is sft, which has no reinforcement-learning steps"
-BY_REWARDS = when(_NO_STEP, "algorithm.name", "sft")
+BY_REWARDS = if_in(_NO_STEP, "algorithm.name", "sft")
 IN_COLD_START: UnusedRule = UnusedRule(
     _NO_STEP, lambda run: run.algorithm.name == "sft" and run.recipe != "sft"
 )
 _COLD = "it is for the cold start of `train math`; `train sft` uses lr, batch_size and steps"
-OWN_DEMONSTRATIONS = when(_COLD, "recipe", "sft")
-ENDS_BY_STEPS = when("`train sft` ends after its steps or epochs", "recipe", "sft")
-NO_CONTROL = when(_NO_STEP, "algorithm.name", "sft")
+OWN_DEMONSTRATIONS = if_in(_COLD, "recipe", "sft")
+ENDS_BY_STEPS = if_in("`train sft` ends after its steps or epochs", "recipe", "sft")
+NO_CONTROL = if_in(_NO_STEP, "algorithm.name", "sft")
 NOT_PLAYED: UnusedRule = UnusedRule(
     "no task is played because data.test_files is empty",
     lambda run: run.recipe == "sft" and not run.data.test_files,
 )
-ALL_ARE_SHOWN = when("`train sft` learns from all its demonstrations", "recipe", "sft")
-LEARNS_FROM_TRAIN_FILES = when("`train sft` learns from data.train_files", "recipe", "sft")
+ALL_ARE_SHOWN = if_in("`train sft` learns from all its demonstrations", "recipe", "sft")
+LEARNS_FROM_TRAIN_FILES = if_in("`train sft` learns from data.train_files", "recipe", "sft")
 NO_DEMONSTRATIONS: UnusedRule = UnusedRule(
     "only `train sft` and data.demonstrations read demonstrations",
     lambda run: run.recipe != "sft" and not run.data.demonstrations,
 )
-NO_ENVIRONMENT = when("there is no environment", "environment.name", None)
+NO_ENVIRONMENT = if_in("there is no environment", "environment.name", None)
 SHOWN_IN_PASSES: UnusedRule = UnusedRule(
     "demonstrations are learned as they are, for sft.max_steps and sft.cooldown_steps",
     lambda run: bool(run.data.demonstrations or run.environment.name),
@@ -109,10 +108,10 @@ CLIPPED_BY_BOTH: UnusedRule = UnusedRule(
     lambda run: None not in (run.actor.clip_ratio_low, run.actor.clip_ratio_high),
 )
 _SUMS, _ROWS = "seq-mean-token-sum-norm", "ppo_micro_batch_size_per_gpu"
-OTHER_AGGREGATION = unless(
+OTHER_AGGREGATION = if_not_in(
     f"only loss_agg_mode={_SUMS} divides by it", "actor.loss_agg_mode", _SUMS
 )
-ROWS_ARE_COUNTED = unless(f"{_ROWS} counts rows instead", f"actor.{_ROWS}", None)
+ROWS_ARE_COUNTED = if_not_in(f"{_ROWS} counts rows instead", f"actor.{_ROWS}", None)
 THOUGHT_IS_SHORTER: UnusedRule = UnusedRule(
     "turns are shorter (agent.max_tokens_per_turn, rollout.response_length)",
     lambda run: (run.agent.max_thinking_tokens or 0) >= run.turn_tokens,
@@ -121,12 +120,12 @@ THOUGHT_IS_SHORTER: UnusedRule = UnusedRule(
 NO_KL_IN_REWARD = off("algorithm.use_kl_in_reward")
 FIXED_KL = off("algorithm.kl_ctrl.type", "fixed")
 NO_KL_LOSS = off("actor.use_kl_loss")
-NO_REFERENCE = when("no KL is enabled, so no reference model is loaded", "needs_reference", False)
+NO_REFERENCE = if_in("no KL is enabled, so no reference model is loaded", "needs_reference", False)
 
-NO_VLLM = unless("the engine is not vLLM", "rollout.name", "vllm")
+NO_VLLM = if_not_in("the engine is not vLLM", "rollout.name", "vllm")
 _RUNNING = "the servers in rollout.servers are already running"
-SERVERS_ARE_GIVEN = unless(_RUNNING, "rollout.servers", ())
-NOT_NATIVE = unless("the engine is not native", "rollout.name", "native")
+SERVERS_ARE_GIVEN = if_not_in(_RUNNING, "rollout.servers", ())
+NOT_NATIVE = if_not_in("the engine is not native", "rollout.name", "native")
 NOTHING_IS_SCORED: UnusedRule = UnusedRule(
     "sampled log-probabilities are exact, and there is no reference",
     lambda run: (
@@ -135,15 +134,15 @@ NOTHING_IS_SCORED: UnusedRule = UnusedRule(
     ),
     on_cpu=True,
 )
-ONE_TURN = when("agent.use_agent is false: one turn without tools", "agent.use_agent", False)
-NO_JUDGE = unless("the reward is not llm_judge", "agent.reward_name", "llm_judge")
+ONE_TURN = if_in("agent.use_agent is false: one turn without tools", "agent.use_agent", False)
+NO_JUDGE = if_not_in("the reward is not llm_judge", "agent.reward_name", "llm_judge")
 NO_SEARCH: UnusedRule = UnusedRule(
     "the agent has no search tool",
     lambda run: not {"search", "google_search"} & set(run.agent.tools or ()),
 )
-NO_ADAPTERS = when("model.lora.rank is 0, so there are no adapters", "model.lora.rank", 0)
-OWN_SHAPE = unless("the model in model.path has its own", "model.path", None)
-OWN_TEMPLATE = when("the embedded policy has its own template", "model.path", None, SHIPPED)
+NO_ADAPTERS = if_in("model.lora.rank is 0, so there are no adapters", "model.lora.rank", 0)
+OWN_SHAPE = if_not_in("the model in model.path has its own", "model.path", None)
+OWN_TEMPLATE = if_in("the embedded policy has its own template", "model.path", None, SHIPPED)
 OWN_TASKS: UnusedRule = UnusedRule(
     "the tasks are not the embedded ones",
     lambda run: run.recipe != "math" or bool(run.data.train_files),
@@ -156,7 +155,7 @@ TAUGHT_ALREADY: UnusedRule = UnusedRule(
     ),
 )
 _BY_STEPS = "trainer.total_training_steps overrides it"
-STEPS_WIN = unless(_BY_STEPS, "trainer.total_training_steps", None)
+STEPS_WIN = if_not_in(_BY_STEPS, "trainer.total_training_steps", None)
 NO_TRACKER: UnusedRule = UnusedRule(
     "only wandb and mlflow use projects",
     lambda run: not {"wandb", "mlflow"} & set(run.trainer.logger),

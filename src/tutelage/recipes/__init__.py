@@ -1,1 +1,1 @@
-"""Recipes: the embedded jobs, built of public parts."""
+"""Recipes: the embedded jobs, built from public components."""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 
-def _embedded_policy() -> Policy:
-    """Load the policy, and set torch to one thread."""
+def _load_embedded_policy() -> Policy:
+    """Load the embedded policy, and set torch to one thread."""
     import torch
 
     from tutelage.policy.model import load_policy
@@ -32,5 +32,5 @@ EMBEDDED = EmbeddedDefaults(
     tools=PROMPTED_TOOLS,
     reward=PROMPTED_REWARD,
     tasks=prompted_tasks,
-    policy=_embedded_policy,
+    policy=_load_embedded_policy,
 )

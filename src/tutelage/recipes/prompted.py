@@ -51,22 +51,22 @@ def prompted_tasks(split: str, n: int, seed: int) -> list[Task]:
     if not 1 <= n <= MOST_TASKS:
         raise ConfigError(f"cannot draw {n!r} tasks; use 1 to {MOST_TASKS}")
     tree = SeedTree(seed).child("prompted", split)
-    made: dict[str, Task] = {}
+    tasks: dict[str, Task] = {}
     draws = (tree.child(i).python() for i in itertools.count())
-    while len(made) < n:
+    while len(tasks) < n:
         rng = next(draws)
         if rng.random() < SUM_SHARE:
             problem = sum_problem(rng.randint(10, 999))
         else:
             operands = [rng.randint(10, 99), rng.randint(10, 99)]
             problem = arithmetic_problem(operands, [rng.choice("+-*")])
-        if split_of(problem.key) == split and problem.key not in made:
-            made[problem.key] = _make_task(problem, rng)
-    return list(made.values())
+        if split_of(problem.key) == split and problem.key not in tasks:
+            tasks[problem.key] = _make_task(problem, rng)
+    return list(tasks.values())
 
 
 def _make_task(problem: Problem, rng: random.Random) -> Task:
-    """Return the task of a problem, with a random wording."""
+    """Return a task for a problem, with a randomly chosen wording."""
     question = rng.choice(_QUESTIONS[problem.family]).format(**problem.words)
     ((name, arguments),) = problem.calls
     digest = hashlib.blake2b(problem.key.encode(), digest_size=6).hexdigest()

@@ -1,7 +1,7 @@
 """`check_environment`: check an environment against the protocol by playing it.
 
-It is meant for the author's tests. Replies are the expert's, or random: offered actions, calls of
-its tools with random arguments, or words of the conversation.
+It is meant for tests by the author of an environment. Replies come from the expert or are random:
+offered actions, tool calls with random arguments, or words of the conversation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tutelage.types import Task
 
 
 def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int = 0) -> None:
-    """Check an environment: a name, a class, a function or a factory. Not for async code.
+    """Check an environment, passed as a name, class, function or factory. Not for async code.
 
     Plays its tasks, or `tasks`, and raises `AssertionError` with all problems: a failure, an
     episode that differs when it is played again, instances that share state, threads and child
@@ -42,31 +42,31 @@ def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int
     if factory.tasks is not None:
         train, test = factory.tasks("train", 4, seed), factory.tasks("test", 4, seed + 10**6)
         tasks = tasks or train
-        same = [task for task in test if any(task.fields == other.fields for other in train)]
-        if same:
-            problems.append(f"the test task {same[0].id!r} is a training task too")
+        shared = [task for task in test if any(task.fields == other.fields for other in train)]
+        if shared:
+            problems.append(f"the test task {shared[0].id!r} is also a training task")
     if not tasks:
-        raise AssertionError(f"the environment {factory.name!r} has no tasks: pass some")
-    before = _running()
+        raise AssertionError(f"the environment {factory.name!r} has no tasks; pass tasks=[...]")
+    before = _list_running()
     problems += asyncio.run(_play_tasks(factory, tasks[:4], seed))
-    late = time.monotonic() + 2.0
-    while (left := sorted(_running() - before)) and time.monotonic() < late:
+    deadline = time.monotonic() + 2.0
+    while (leaked := sorted(_list_running() - before)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    problems += [f"close left the {name} behind" for name in left]
+    problems += [f"close left the {name} behind" for name in leaked]
     if problems:
         lines = "\n".join(f"- {problem}" for problem in dict.fromkeys(problems))
-        raise AssertionError(f"the environment {factory.name!r} breaks the protocol:\n{lines}")
+        raise AssertionError(f"the environment {factory.name!r} violates the protocol:\n{lines}")
 
 
 async def _play_tasks(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int) -> list[str]:
-    """Play the tasks alone, twice, with the expert, and two at once; return the problems."""
+    """Run every task alone, repeatedly, with the expert and concurrently; return the problems."""
     problems: list[str] = []
-    alone: list[tuple[Task, PlayedEpisode]] = []
+    episodes: list[tuple[Task, PlayedEpisode]] = []
     expert = factory.expert
     for number, task in enumerate(tasks):
         try:
             act = random_act(factory, seed + number)
-            alone.append((task, await play_episode(factory, task, seed, act)))
+            episodes.append((task, await play_episode(factory, task, seed, act)))
             if expert is not None:
                 best = await play_episode(factory, task, seed, expert_act(expert))
                 if best.truncated:
@@ -79,20 +79,20 @@ async def _play_tasks(factory: EnvironmentFactory, tasks: Sequence[Task], seed: 
                 )
         except EnvironmentFailedError as error:
             problems.append(str(error))
-    if not factory.deterministic or problems or not alone:
+    if not factory.deterministic or problems or not episodes:
         return problems
-    places = (0, len(alone) - 1)
+    indices = (0, len(episodes) - 1)
     at_once = [
-        play_episode(factory, alone[i][0], seed, random_act(factory, seed + i)) for i in places
+        play_episode(factory, episodes[i][0], seed, random_act(factory, seed + i)) for i in indices
     ]
     played = await asyncio.gather(*at_once, return_exceptions=True)
-    for place, again in zip(places, played, strict=True):
-        task, episode = alone[place]
-        if isinstance(again, EnvironmentFailedError):
-            problems.append(f"two instances at once: {again}")
-        elif isinstance(again, BaseException):
-            raise again
-        elif (differs := describe_difference(episode, again)) is not None:
+    for index, second in zip(indices, played, strict=True):
+        task, episode = episodes[index]
+        if isinstance(second, EnvironmentFailedError):
+            problems.append(f"two instances at once: {second}")
+        elif isinstance(second, BaseException):
+            raise second
+        elif (differs := describe_difference(episode, second)) is not None:
             problems.append(
                 f"two instances share state: task {task.id!r} was another episode while a second "
                 f"instance was open: {differs}"
@@ -100,8 +100,8 @@ async def _play_tasks(factory: EnvironmentFactory, tasks: Sequence[Task], seed: 
     return problems
 
 
-def _running() -> set[str]:
-    """Return the names of threads and child processes of this process, without the package's."""
+def _list_running() -> set[str]:
+    """Return the names of threads and child processes, except those of this package."""
     threads = [t.name for t in threading.enumerate()]
     names = {f"thread {n!r}" for n in threads if not n.startswith(("tutelage-", "asyncio_"))}
     files = Path(f"/proc/{os.getpid()}/task").glob("*/children")

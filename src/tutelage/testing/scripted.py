@@ -1,7 +1,7 @@
 """An engine that replays a script, for tests of agents, sessions and runners without a model.
 
-It implements the `Engine` behaviour that callers rely on: context overflow, `max_tokens`, the
-end-of-turn token, tokens one by one. Lines are replayed in order and complete.
+It implements the `Engine` behaviour that callers depend on: context overflow, `max_tokens`, the
+end-of-turn token, streaming of single tokens. Replies are replayed in order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Replies = Iterable[Reply] | Callable[["Request"], Reply | Awaitable[Reply]]
 
 
 class ScriptedEngine:
-    """An `Engine` that replays a script; `requests` and `released` record its use."""
+    """`Engine` that replays scripted replies; `requests` and `released` record its use."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ScriptedEngine:
         logprob: float = -1.0,
         version: int = 0,
     ) -> None:
-        """`max_length` is in tokens; every sampled token gets `logprob`."""
+        """Set the context length `max_length` in tokens, and the `logprob` of every token."""
         self.requests: list[Request] = []
         self.released: list[str] = []
         self.version, self.max_length = version, max_length
@@ -55,10 +55,10 @@ class ScriptedEngine:
         self.version = version
 
     def free(self) -> None:
-        """Do nothing: no memory is held."""
+        """Do nothing, because the engine holds no memory."""
 
     async def sample(self, request: Request) -> Sampled:
-        """Return the next reply, cut to what `max_tokens` and the context allow.
+        """Return the next reply, truncated to `max_tokens` and the context length.
 
         Raises `ContextOverflowError` if the prompt leaves no room, the script's own exceptions, and
         `EngineError` if the script has no reply left.
@@ -71,8 +71,8 @@ class ScriptedEngine:
             reply = await reply
         if reply is None:
             raise EngineError(
-                f"the script has no more replies: {request.session!r} asked for number "
-                f"{len(self.requests)}; pass ScriptedEngine more replies, or a function"
+                f"the script has no reply for request {len(self.requests)}, in session "
+                f"{request.session!r}; pass ScriptedEngine more replies, or a function"
             )
         if isinstance(reply, Exception):
             raise reply
@@ -90,10 +90,10 @@ class ScriptedEngine:
         return Sampled(ids, logprobs, logprobs, reason, self.version)
 
     def release(self, session: str) -> None:
-        """Record that a session was closed."""
+        """Record the end of a session."""
         self.released.append(session)
 
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
-        """Return a context around a rollout that does nothing."""
+        """Return a context manager for a rollout that has no effect."""
         yield

@@ -32,7 +32,7 @@ def tiny_policy(
     corpus: Iterable[str] = CORPUS,
     max_positions: int = 256,
 ) -> Policy:
-    """Return a policy of 2 blocks and width 32 in a layout of `policy.model.LAYOUTS`.
+    """Return a random policy with 2 blocks and width 32, in a layout of `policy.model.LAYOUTS`.
 
     Equal arguments give equal weights. Raises `ModelError` for an unknown layout.
     """
@@ -57,6 +57,6 @@ def tiny_policy(
 def tiny_engine(
     policy: Policy, *, slots: int = 8, max_length: int | None = None, invariant: bool = False
 ) -> NativeEngine:
-    """Return a float32 native engine over `policy`; `max_length` in tokens, by default the
-    model's."""
+    """Return a float32 native engine for `policy`; `max_length` is in tokens, by default that of
+    the model."""
     return make_engine(policy, slots=slots, max_length=max_length, invariant=invariant).engine

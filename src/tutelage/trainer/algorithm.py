@@ -1,4 +1,4 @@
-"""`RL` and `SFT`: configurations of a training of weights as Python objects.
+"""`RL` and `SFT`: Python objects that configure a weight training.
 
 `RL` learns from rewards, `SFT` from demonstrations. Each takes the keys of the command line's
 `KEY=VALUE` arguments, with the same aliases and checks, and runs the same job. `VERL` is an alias
@@ -24,8 +24,7 @@ from tutelage.weights.config.resolve import ALGORITHM
 
 @contextmanager
 def packages_of_training() -> Generator[None]:
-    """Import packages of training inside the block. Raises `MissingExtraError` for a missing
-    package."""
+    """Context for imports of training packages. Raises `MissingExtraError` if one is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -59,12 +58,11 @@ class RL:
         """Result of the last `resolve`."""
 
     def has(self, key: str) -> bool:
-        """Return True if a key is set, by any of its spellings."""
+        """Return True if a key is set, under any of its names."""
         return not {key, *spellings(key)}.isdisjoint(self.keys)
 
     def resolve(self, recipe: str = "rl", *, own_agent: bool = False, **flags: Any) -> Resolved:
-        """Return the full configuration of a run; `flags` are those of the command line, such as
-        `train`.
+        """Return the full configuration of a run; `flags` are command-line flags such as `train`.
 
         `own_agent` is True if a Python agent plays.
         """
@@ -93,7 +91,7 @@ VERL = RL
 
 
 class SFT(RL):
-    """Keys of a supervised training: `SFT("demonstrations.jsonl", epochs=3, lr=1e-4)`.
+    """Keys of a supervised training run: `SFT("demonstrations.jsonl", epochs=3, lr=1e-4)`.
 
     The demonstrations are chat rows, or pairs of a question and its answer, in files; see
     `tutelage train sft`. With `Trainer` the agent plays the test tasks before and after.
@@ -111,7 +109,6 @@ class SFT(RL):
         self.demonstrations = [str(path) for path in ([demonstrations] if one else demonstrations)]
 
     def resolve(self, recipe: str = "sft", *, own_agent: bool = False, **flags: Any) -> Resolved:
-        """Return the full configuration of a run; `flags` are those of the command line, such as
-        `test`."""
+        """Return the full configuration of a run; `flags` are command-line flags such as `test`."""
         values = {"data.train_files": self.demonstrations} | flags
         return super().resolve("sft", own_agent=own_agent, **values)

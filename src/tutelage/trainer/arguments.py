@@ -37,7 +37,7 @@ Tasks = Dataset[Any] | Sequence[Mapping[str, Any] | Task | str | Path] | str | P
 
 
 _PATH, _MAPPING = (str, Path), (Mapping,)
-_WANTED: Mapping[str, tuple[tuple[type, ...], str]] = {
+_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     **{
         f"{split}_dataset": ((str, Path, Sequence, Dataset), "rows, a Dataset, or files of tasks")
         for split in ("train", "val", "test")
@@ -56,19 +56,19 @@ _WANTED: Mapping[str, tuple[tuple[type, ...], str]] = {
 """Types of each argument, and their description."""
 
 
-def check_arguments(given: Mapping[str, object], unknown: Mapping[str, object]) -> None:
-    """Raise `ConfigError` for unknown arguments of a `Trainer`, and for values of a wrong type."""
+def check_arguments(arguments: Mapping[str, object], unknown: Mapping[str, object]) -> None:
+    """Raise `ConfigError` for unknown arguments of a `Trainer` and for values of a wrong type."""
     for name, value in unknown.items():
         key = name in all_spellings()
-        way = f"; {name} is a training key: algorithm=RL({name}={value!r})" if key else ""
-        raise ConfigError(f"Trainer has no argument {name!r}{way or hint(name, given)}")
+        advice = f"; {name} is a training key: algorithm=RL({name}={value!r})" if key else ""
+        raise ConfigError(f"Trainer has no argument {name!r}{advice or hint(name, arguments)}")
     wrong: list[str] = []
-    for name, (kinds, wanted) in _WANTED.items():
-        value = given[name]
+    for name, (kinds, expected) in _TYPES.items():
+        value = arguments[name]
         of_kind = isinstance(value, kinds) and not isinstance(value, bool)
         if not (value is None or value is ... or of_kind):
-            wrong.append(f"{name}={value!r} must be {wanted}")
-    for callback in cast("Sequence[object]", given.get("callbacks") or ()) if not wrong else ():
+            wrong.append(f"{name}={value!r} must be {expected}")
+    for callback in cast("Sequence[object]", arguments.get("callbacks") or ()) if not wrong else ():
         if not isinstance(callback, Callback):
             wrong.append(f"callbacks must be Callback objects, got {callback!r}")
     if wrong:
@@ -76,86 +76,86 @@ def check_arguments(given: Mapping[str, object], unknown: Mapping[str, object]) 
 
 
 def agent_of(
-    given: Any, resources: Mapping[str, Any]
+    source: Any, resources: Mapping[str, Any]
 ) -> tuple[Agent, Mapping[str, Any], str | None]:
-    """Return the agent, given as an object or as AGENT.py or AGENT.py:name, with the resources of
-    its module, which `resources` override, and the reference of its file."""
-    agent, found = load_agent(given, resources)
-    if not isinstance(given, (str, Path)):
-        return agent, found, None
-    file, _, name = str(given).rpartition(".py")
-    return agent, found, f"{Path(file + '.py').resolve()}{name}"
+    """Load an agent from an object, AGENT.py or AGENT.py:name. Return the agent, the resources of
+    its module updated with `resources`, and the file reference or None."""
+    agent, merged = load_agent(source, resources)
+    if not isinstance(source, (str, Path)):
+        return agent, merged, None
+    file, _, name = str(source).rpartition(".py")
+    return agent, merged, f"{Path(file + '.py').resolve()}{name}"
 
 
 def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Policy]:
-    """Return policies by name; a single policy is the main one."""
+    """Return policies by name; a single policy gets the name of the main policy."""
     if policy is None:
         return {}
     from tutelage.policy.model import Policy
 
-    found = dict(policy) if isinstance(policy, Mapping) else {POLICY: policy}
-    for name, value in found.items():
+    policies = dict(policy) if isinstance(policy, Mapping) else {POLICY: policy}
+    for name, value in policies.items():
         if not isinstance(cast("object", value), Policy):
             raise ConfigError(f"policy={name!r} must be a Policy, got {value!r}")
-    return found
+    return policies
 
 
-def reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:
-    """Return a reward function, also from a plain function or a registered name."""
-    if given is None or isinstance(given, RewardFunction):
-        return given
-    if isinstance(given, str):
-        return resolve_reward(given)
-    if not callable(given):
+def reward_of(reward: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:
+    """Convert a plain function or a registered name into a reward function."""
+    if reward is None or isinstance(reward, RewardFunction):
+        return reward
+    if isinstance(reward, str):
+        return resolve_reward(reward)
+    if not callable(reward):
         raise ConfigError(
-            f"reward={given!r} must be a function, a name such as 'math', or 'FILE.py:name'; omit "
+            f"reward={reward!r} must be a function, a name such as 'math', or 'FILE.py:name'; omit "
             "it if the agent returns its reward"
         )
-    return reward_function(given)
+    return reward_function(reward)
 
 
-def files_of(given: Tasks | None) -> list[str]:
-    """Return the files of tasks; empty for rows."""
-    rows = [given] if isinstance(given, (str, Path)) else given or ()
+def files_of(tasks: Tasks | None) -> list[str]:
+    """Return the absolute paths of task files; empty if the tasks are rows."""
+    rows = [tasks] if isinstance(tasks, (str, Path)) else tasks or ()
     return [str(Path(row).resolve()) for row in rows if isinstance(row, (str, Path))]
 
 
-def tasks_of(given: Tasks | None, name: str) -> Sequence[Task] | None:
-    """Return tasks as a dataset; None stays None."""
-    if given is None or isinstance(given, Dataset):
-        return given
-    rows = [given] if isinstance(given, (str, Path)) else list(given)
-    found: list[Any] = []
+def tasks_of(tasks: Tasks | None, name: str) -> Sequence[Task] | None:
+    """Return tasks as a dataset, or None if `tasks` is None."""
+    if tasks is None or isinstance(tasks, Dataset):
+        return tasks
+    rows = [tasks] if isinstance(tasks, (str, Path)) else list(tasks)
+    items: list[Any] = []
     for row in rows:
         if isinstance(row, (str, Path)):
-            found += Dataset[Any].recorded(row)
+            items += Dataset[Any].recorded(row)
         elif isinstance(cast("object", row), (Mapping, Task)):
-            found.append(row)
+            items.append(row)
         else:
             raise ConfigError(
                 f"{name}_dataset must have rows such as {{'question': ...}}, got {row!r}"
             )
-    return Dataset(found, name=f"{name}_dataset", input_required=False)
+    return Dataset(items, name=f"{name}_dataset", input_required=False)
 
 
 def roles_of(
     resources: NamedResources, endpoints: Mapping[str, str], policies: Mapping[str, Policy]
 ) -> Roles:
-    """Return the role of each LLM of a training. Raises `ConfigError` if no LLM is trained, or a
-    policy has no LLM."""
+    """Return the roles of the LLMs in a training run. Raises `ConfigError` if no LLM is trained, or
+    if a policy has no LLM."""
     roles = Roles.of(resources, endpoints)
     if roles.main is None:
         raise ConfigError(
-            "every LLM of this run has an endpoint or is frozen, so there is nothing to train; set "
+            "nothing to train: every LLM of this run has an endpoint or is frozen; set "
             "LLM(trainable=True) for one"
         )
     # The first policy is the main one, whatever it was called, unless another one is.
-    main, named = roles.policies[roles.main], dict(roles.policies)
-    if POLICY in named.values():
-        named = dict(sorted(named.items(), key=lambda item: item[1] != POLICY))
+    main, by_llm = roles.policies[roles.main], dict(roles.policies)
+    if POLICY in by_llm.values():
+        by_llm = dict(sorted(by_llm.items(), key=lambda item: item[1] != POLICY))
     else:
-        named = {r: POLICY if name == main else name for r, name in named.items()}
-    roles = replace(roles, policies=named)
+        by_llm = {r: POLICY if name == main else name for r, name in by_llm.items()}
+    roles = replace(roles, policies=by_llm)
     unknown = sorted({*policies} - {*roles.policies.values()})
     if unknown:
         raise ConfigError(
@@ -165,30 +165,30 @@ def roles_of(
     return roles
 
 
-def environment_of(given: Any) -> EnvironmentFactory | None:
-    """Return the environment of a class, a function or a factory; None for a name, which the
-    configuration keeps. Raises `ConfigError` for another object."""
-    return None if given is None or isinstance(given, str) else as_factory(given)
+def environment_of(environment: Any) -> EnvironmentFactory | None:
+    """Convert an environment class, function or factory into a factory; None for a name, which is
+    stored in the configuration. Raises `ConfigError` for any other object."""
+    return None if environment is None or isinstance(environment, str) else as_factory(environment)
 
 
-def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout]:
-    """Play the first `n` tasks once each, and return the rollouts."""
+def play_once(inputs: TrainingInputs, job_inputs: JobInputs, n: int) -> list[Rollout]:
+    """Run one rollout for each of the first `n` tasks, and return the rollouts."""
     from tutelage.weights.placement import FROZEN, LocalPlacement, PlaySettings
 
-    policies = {POLICY: setting.policy, FROZEN: setting.policy, **setting.others}
-    placement = LocalPlacement(setting, policies.__getitem__)
-    play = PlaySettings("dev", Mode.TRAIN, setting.config.rollout.temperature, own_agent=True)
+    policies = {POLICY: inputs.policy, FROZEN: inputs.policy, **inputs.others}
+    placement = LocalPlacement(inputs, policies.__getitem__)
+    play = PlaySettings("dev", Mode.TRAIN, inputs.config.rollout.temperature, own_agent=True)
     specs = [
-        RolloutSpec(task, Mode.TRAIN, "dev", i, setting.seeds.child("dev", i), label="dev")
-        for i, task in enumerate(setting.tasks.train[:n])
+        RolloutSpec(task, Mode.TRAIN, "dev", i, inputs.seeds.child("dev", i), label="dev")
+        for i, task in enumerate(inputs.tasks.train[:n])
     ]
     # What takes spans has the agents named that are marked.
     runner = placement.workers(play, lambda rollout, spans: None)
-    return given.manager.play(runner, specs)
+    return job_inputs.manager.play(runner, specs)
 
 
 def remotes_of(resources: NamedResources, roles: Roles, config: RunConfig) -> RemoteServers | None:
-    """Return clients of the LLMs that servers provide; None if there are none.
+    """Return clients of the LLMs on remote servers; None if all LLMs are local.
 
     Raises `ConfigError` for a trained LLM whose server cannot return valid log-probabilities.
     """
@@ -205,7 +205,7 @@ def remotes_of(resources: NamedResources, roles: Roles, config: RunConfig) -> Re
         if trained and (warm != 1.0 or agent.thinking or agent.max_thinking_tokens):
             raise ConfigError(
                 f"LLM {name!r} is trained on samples from {url!r}: that server returns "
-                f"log-probabilities at temperature 1, and renders the history; set "
+                f"log-probabilities at temperature 1 and applies its own chat template; set "
                 f"rollout.temperature=1, not {warm:g}, and remove agent.thinking and "
                 "agent.max_thinking_tokens"
             )

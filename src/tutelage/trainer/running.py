@@ -47,55 +47,54 @@ Plan = tuple[Resolved, Path, JobInputs]
 
 
 def default_progress() -> Progress:
-    """Return the display of a job: live on a terminal, lines in a notebook, a file or a log."""
+    """Return a progress display: live on a terminal, plain lines in a notebook, file or log."""
     # The module stands below the trainer: it is found when it is shown.
     return importlib.import_module("tutelage.cli.display").LiveDisplay().open()
 
 
-def run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, in a thread if an event loop is running, as in a notebook.
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to completion, in a thread if an event loop is running, as in a notebook.
 
-    Ctrl-C, SIGTERM and SIGHUP cancel it, and are raised after it has ended.
+    Ctrl-C, SIGTERM and SIGHUP cancel the coroutine and are raised after its end.
     """
     logging.getLogger("asyncio").addFilter(_is_relevant)
     with graceful_exit():
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(_close_clients(work))
-        return _run_in_thread(work)
+            return asyncio.run(_close_clients(coroutine))
+        return _run_in_thread(coroutine)
 
 
-async def _close_clients(work: Coroutine[Any, Any, T]) -> T:
-    """Await the work, then close clients that agents left open: closing them after their loop is
-    closed would print a traceback."""
+async def _close_clients(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine, then close clients that agents left open. Closing a client after its event
+    loop was closed would print a traceback."""
     try:
-        return await work
+        return await coroutine
     finally:
         gc.collect()
-        if left := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(left, timeout=1)
+        if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(tasks, timeout=1)
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    """Return False for a log record of asyncio about a client that an agent left open in a closed
-    loop."""
+    """Return False for asyncio log records about clients left open in a closed event loop."""
     return not record.exc_info or str(record.exc_info[1]) != "Event loop is closed"
 
 
-def _run_in_thread(work: Coroutine[Any, Any, T]) -> T:
-    ended, cancels = Future[T](), list[Callable[[], object]]()
+def _run_in_thread(coroutine: Coroutine[Any, Any, T]) -> T:
+    future, cancels = Future[T](), list[Callable[[], object]]()
 
-    async def cancellable() -> T:
-        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(_close_clients(work))
+    async def run_coroutine() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(_close_clients(coroutine))
         cancels.append(lambda: loop.call_soon_threadsafe(task.cancel))
         return await task
 
     def run() -> None:
         try:
-            ended.set_result(asyncio.run(cancellable()))
+            future.set_result(asyncio.run(run_coroutine()))
         except BaseException as error:
-            ended.set_exception(error)
+            future.set_exception(error)
 
     def interrupt() -> None:
         for cancel in cancels:
@@ -104,66 +103,66 @@ def _run_in_thread(work: Coroutine[Any, Any, T]) -> T:
     with StopSignal(interrupt) as stop:
         threading.Thread(target=run, name="tutelage-fit").start()
         try:
-            return ended.result()
+            return future.result()
         except asyncio.CancelledError:
             raise (stop.stopped() if stop.asked else KeyboardInterrupt) from None
 
 
 @contextmanager
-def report_stop(place: str | Path, progress: Progress, *, own: bool = True) -> Generator[None]:
-    """Report how to resume the run of a folder after an interruption, unless the caller has a
-    display of its own (`own` is False)."""
+def report_stop(path: str | Path, progress: Progress, *, own: bool = True) -> Generator[None]:
+    """Report an interruption and how to resume the run, if `notify` is True. False is for callers
+    with their own display."""
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
-        saved = folder_at(Path(place)).config.is_file()
-        again = f"; progress is saved: the same call with output_dir={str(place)!r} resumes it"
+        saved = folder_at(Path(path)).config.is_file()
+        hint = f"; progress is saved: the same call with output_dir={str(path)!r} resumes it"
         if own:
-            progress.note("stopped" + (again if saved else " before there was anything to save"))
+            progress.note("stopped" + (hint if saved else " before there was anything to save"))
         raise
 
 
-def agree_on_plan(place: Path | None, plan: Callable[[Path], Plan]) -> Plan:
-    """Return what `plan` makes of the run folder, a new one without `place`. All ranks get the
-    folder of the first rank, which alone raises errors."""
+def agree_on_plan(output_dir: Path | None, make_plan: Callable[[Path], Plan]) -> Plan:
+    """Return the plan for a run folder, a new one if `output_dir` is None. All ranks use the folder
+    of the first rank, and only the first rank raises errors."""
     with packages_of_training():
         from tutelage.weights.process_group import in_step, launched
 
     group = launched()
-    there = place or group.agree(lambda: fresh_name("agent", claim=True))
+    path = output_dir or group.agree(lambda: fresh_name("agent", claim=True))
 
     try:
-        return in_step(group, lambda: plan(there))
+        return in_step(group, lambda: make_plan(path))
     except Exception:
-        if place is None:
+        if output_dir is None:
             with suppress(OSError):
-                there.rmdir()
+                path.rmdir()
         raise
 
 
 async def train_weights(
-    resolved: Resolved, place: Path, given: JobInputs, progress: Progress
+    resolved: Resolved, path: Path, job_inputs: JobInputs, progress: Progress
 ) -> TrainingResult:
-    """Train weights: agents play in this event loop, training runs in a thread. Ranks other than
-    the first play nothing."""
+    """Train weights: agents run in this event loop, training runs in a thread. Only the first rank
+    runs agents."""
     from tutelage.weights import jobs
 
     def job() -> TrainingResult | KeyboardInterrupt | SystemExit:
-        """Train. An interruption, and the exit of another rank, are returned as values: raised in a
-        thread, they would stop the event loop instead of this task."""
-        folder = RunFolder(place) if follows() else folder_at(place)
+        """Run the training. Interruptions and the exit of another rank are returned, not raised,
+        because an exception in a thread would stop the event loop instead of this task."""
+        folder = RunFolder(path) if follows() else folder_at(path)
         try:
-            details = jobs.train(resolved, folder, progress, given)
+            details = jobs.train(resolved, folder, progress, job_inputs)
         except (KeyboardInterrupt, SystemExit) as stopped:
             return stopped
         return read_result(folder, details, TrainingResult)
 
-    async with nullcontext() if follows() else given.manager:
+    async with nullcontext() if follows() else job_inputs.manager:
         work = asyncio.ensure_future(asyncio.to_thread(job))
         try:
             result = await asyncio.shield(work)
         except asyncio.CancelledError:
-            given.manager.stop()
+            job_inputs.manager.stop()
             await asyncio.wait({work})
             work.exception()
             raise
@@ -175,7 +174,7 @@ async def train_weights(
 def prepare_agent(
     agent: Any,
     keys: Mapping[str, Any],
-    given: Tasks | None,
+    test_dataset: Tasks | None,
     resources: Mapping[str, Any],
     endpoints: Mapping[str, str],
     reward: RewardFunction | None,
@@ -183,23 +182,23 @@ def prepare_agent(
     model: str | Path | None,
     factory: EnvironmentFactory | None,
 ) -> PreparedEvaluation:
-    """Return an agent with its tasks and models, prepared for evaluation; `keys` are those of an
-    evaluation. Raises `ConfigError` for an LLM without a model."""
-    tasks = tasks_of(given, "test")
+    """Prepare the evaluation of an agent with its tasks and models; `keys` are the fields of an
+    `EvaluationConfig`. Raises `ConfigError` for an LLM without a model."""
+    tasks = tasks_of(test_dataset, "test")
     if tasks is None and factory is not None:
         tasks = environment_tasks(factory, {"test": TEST_TASKS}, keys.get("seed", 0))["test"]
     if tasks is None:
         raise ConfigError("no tasks to evaluate on; pass test_dataset")
-    asked = EvaluationConfig(test=tuple(files_of(given)) or ("test_dataset",), **keys)
-    player, own, file = agent_of(agent, resources)
+    config = EvaluationConfig(test=tuple(files_of(test_dataset)) or ("test_dataset",), **keys)
+    player, merged, file = agent_of(agent, resources)
     local, folders = bool(policies) or model is not None, set[str]()
 
-    def load(resolved: Mapping[str, Any], here: Sequence[str]) -> Mapping[str, Policy]:
+    def load(resolved: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Policy]:
         if policies:
             main = next(iter(policies.values()))
-            return {name: policies.get(resolved[name].policy) or main for name in here}
-        named = {name: str(model or model_folder(resolved[name]) or "") for name in here}
-        if unanswered := [name for name in here if not named[name]]:
+            return {name: policies.get(resolved[name].policy) or main for name in names}
+        paths = {name: str(model or model_folder(resolved[name]) or "") for name in names}
+        if unanswered := [name for name in names if not paths[name]]:
             raise ConfigError(
                 f"no LLM is configured for {unanswered[0]!r} of the agent {player.name!r}; pass "
                 f"policy=, model=, or endpoints={{{unanswered[0]!r}: 'http://...'}}"
@@ -207,34 +206,34 @@ def prepare_agent(
         from tutelage.policy.machine import sampling_device
         from tutelage.policy.model import load_policy
 
-        folders.update(named.values())
+        folders.update(paths.values())
         loaded = {folder: load_policy(folder, device=sampling_device()) for folder in folders}
-        return {name: loaded[named[name]] for name in here}
+        return {name: loaded[paths[name]] for name in names}
 
     dataset = Dataset(tasks, name="test_dataset", input_required=False)
     if reward is not None:
         check(reward, dataset)
     server = None if local else read_endpoints(environment()).get("task")
-    found = custom_agent(player, own, asked, load, urls=endpoints, server=server)
+    resolved_agent = custom_agent(player, merged, config, load, urls=endpoints, server=server)
     evaluated_agent = replace(
-        found,
+        resolved_agent,
         weights=", ".join(sorted(folders)),
-        prices=load_prices(asked.prices, environment()),
+        prices=load_prices(config.prices, environment()),
         environment=factory,
-        runners=asked.runners or (8 if found.servers else 64),
+        runners=config.runners or (8 if resolved_agent.servers else 64),
     )
     usual = AGENT_REWARD if factory is None else ENVIRONMENT_REWARD
     name = usual if reward is None else reward.name
     return PreparedEvaluation(
-        asked, evaluated_agent, dataset, reward, name, asked.success, agent=file or player.name
+        config, evaluated_agent, dataset, reward, name, config.success, agent=file or player.name
     )
 
 
-async def play_evaluation(ready: PreparedEvaluation, progress: Progress) -> Evaluation:
-    """Play an evaluation, in a run folder if it has an output folder."""
-    output, name = ready.asked.output, ready.evaluated_agent.agent.name
+async def play_evaluation(prepared: PreparedEvaluation, progress: Progress) -> Evaluation:
+    """Run an evaluation, in a run folder if it has an output folder."""
+    output, name = prepared.asked.output, prepared.evaluated_agent.agent.name
     with evaluation_folder(output) as folder:
         with nullcontext() if output is None else report_stop(output, progress):
-            asked = PolicyEvaluation(name, ready.asked, kept=output is not None, given=ready)
-            await lifecycle.begin(asked, folder, progress)
+            run = PolicyEvaluation(name, prepared.asked, kept=output is not None, given=prepared)
+            await lifecycle.begin(run, folder, progress)
         return load_evaluation(folder)

@@ -1,8 +1,8 @@
 """`Trainer`: train any agent from Python.
 
-It takes an algorithm, tasks and resources, checks all of it before anything runs, and hands the job
-to `weights/jobs.py`, the same one that the command line runs. Agents play in the event loop of the
-caller (`rollouts/manager.py`); training computes in a thread beside it.
+It checks the algorithm, tasks and resources before anything runs, then starts the job in
+`weights/jobs.py`, which the command line uses as well. Agents run in the event loop of the caller
+(`rollouts/manager.py`); training runs in a separate thread.
 
     trainer = Trainer(algorithm=RL(lr=1e-4), train_dataset=tasks)
     result = trainer.fit(agent)          # or: await trainer.train(agent)
@@ -69,20 +69,20 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """Trains an agent by an algorithm; `docs/agents.md` explains all arguments.
+    """Trains an agent with an algorithm; `docs/agents.md` explains all arguments.
 
     The policy is `policy` (a `Policy`, or several by name), else the model at `model`, else the
-    folder that the policy's `LLM` names, else the embedded small one. `endpoints` says where other
-    LLMs are served, by resource or model name. `n_runners` rollouts run concurrently, by default 64
-    where all models are in this process and else 8. `reward` grades agents that return no reward of
-    their own. Tasks are rows, a `Dataset`, or files; without `train_dataset` they are those of the
-    environment, else of the embedded job. `environment` is a name, a class or an
-    `EnvironmentFactory`; agents take it as an argument of that name. `progress=Progress()` shows
-    nothing.
+    folder named in the policy's `LLM`, else the embedded small model. `endpoints` are the servers
+    of other LLMs by resource or model name. `n_runners` rollouts run concurrently, by default 64 if
+    all models are in this process and else 8. `reward` grades agents that return no reward. Tasks
+    are rows, a `Dataset`, or files; without `train_dataset` they are the tasks of the environment,
+    else of the embedded job. `environment` is a name, a class or an `EnvironmentFactory`; agents
+    take it as an argument named `environment`. `progress=Progress()` shows nothing.
 
-    With `APO`, `GEPA`, `Reflect` or `Screen` the agent's texts are searched over instead and the
-    result is a `PromptResult`: `optimiser` is the LLM that is asked (else the environment says),
-    `search` has keys of a prompt search, such as rollouts, budget_usd, components.
+    With `APO`, `GEPA`, `Reflect` or `Screen` the prompts of the agent are optimised instead, and
+    the result is a `PromptResult`: `optimiser` is the LLM that proposes edits (by default the one
+    in the environment variables), `search` has keys of a prompt search, such as rollouts,
+    budget_usd, components.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class Trainer:
     ) -> None:
         """Check the arguments. Raises `ConfigError` for invalid values and combinations."""
         check_arguments({**locals()}, unknown)
-        known = (RL, *PROMPT_ALGORITHMS)
-        if algorithm is not None and not isinstance(cast("object", algorithm), known):
+        types = (RL, *PROMPT_ALGORITHMS)
+        if algorithm is not None and not isinstance(cast("object", algorithm), types):
             raise ConfigError(
                 f"algorithm={algorithm!r} is not supported by Trainer; use RL(...) or SFT(...) for "
                 "weights, APO(...), GEPA(...), Reflect(...) or Screen(...) for prompts"
@@ -125,13 +125,13 @@ class Trainer:
                 "algorithm=APO(...), GEPA(...), Reflect(...) or Screen(...)"
             )
         if prompts and num_epochs is not None:
-            raise ConfigError("num_epochs is for weights; limit a search with APO(rounds=...)")
+            raise ConfigError("num_epochs needs RL or SFT; limit a search with APO(rounds=...)")
         if n_runners is not None and n_runners < 1:
             raise ConfigError(f"n_runners={n_runners!r} must be at least 1")
         self.algorithm: RL | Algorithm = algorithm or RL()
         self.optimiser, self.search = optimiser, dict(search or {})
         self.num_epochs, self.n_runners = num_epochs, n_runners
-        self.train_dataset = _check_passed("train_dataset", train_dataset)
+        self.train_dataset = _check_tasks("train_dataset", train_dataset)
         self.val_dataset, self.test_dataset = val_dataset, test_dataset
         self.resources = NamedResources(resources or {})
         self.output_dir = None if output_dir is None else Path(output_dir)
@@ -155,26 +155,26 @@ class Trainer:
         *,
         val_dataset: Tasks | None = None,
     ) -> TrainingResult:
-        """Train `agent` and return its result; its rollouts play in this event loop. An agent is a
-        function, an object, or the file of one, `AGENT.py` or `AGENT.py:name`.
+        """Train `agent` and return the result; rollouts run in this event loop. An agent is a
+        function, an object, or a file reference: `AGENT.py` or `AGENT.py:name`.
 
         In a folder that holds the same run, unfinished, it goes on from the latest checkpoint.
         Cancelling ends the run, which can be continued. Raises `ConfigError` and other
         `TutelageError`s, most of them before anything runs.
         """
-        tasks = _check_passed("train_dataset", train_dataset)
-        shown = default_progress() if self.progress is None else self.progress
-        progress, own = CallbackProgress(shown, self.callbacks), self.progress is None
+        tasks = _check_tasks("train_dataset", train_dataset)
+        display = default_progress() if self.progress is None else self.progress
+        progress, notify = CallbackProgress(display, self.callbacks), self.progress is None
         try:
             if not isinstance(self.algorithm, RL):
                 setup = self._prepare_search(self.algorithm, agent, tasks, val_dataset)
-                place = self.output_dir or fresh_name("prompt", claim=True)
-                with report_stop(place, progress, own=own):
-                    return await search_agent(setup, place, self.callbacks, progress)
+                path = self.output_dir or fresh_name("prompt", claim=True)
+                with report_stop(path, progress, own=notify):
+                    return await search_agent(setup, path, self.callbacks, progress)
             plan = partial(self._prepare, self.algorithm, agent, tasks, val_dataset)
-            resolved, place, job_inputs = agree_on_plan(self.output_dir, plan)
-            with report_stop(place, progress, own=own):
-                result = await train_weights(resolved, place, job_inputs, progress)
+            resolved, path, job_inputs = agree_on_plan(self.output_dir, plan)
+            with report_stop(path, progress, own=notify):
+                result = await train_weights(resolved, path, job_inputs, progress)
             for callback in self.callbacks:
                 callback.on_train_end(result)
             return result
@@ -188,8 +188,8 @@ class Trainer:
         *,
         val_dataset: Tasks | None = None,
     ) -> TrainingResult:
-        """Run `train` without an event loop, also in notebooks. Ctrl-C, SIGTERM and SIGHUP end the
-        run, which can be resumed; the latter two also end the process."""
+        """Run `train` synchronously, also in notebooks. Ctrl-C, SIGTERM and SIGHUP stop the run,
+        which can be resumed; SIGTERM and SIGHUP also end the process."""
         return run_blocking(self.train(agent, train_dataset, val_dataset=val_dataset))
 
     def evaluate(
@@ -202,23 +202,23 @@ class Trainer:
         success: str | None = None,
         output_dir: str | Path | None = None,
     ) -> Evaluation:
-        """Play the test tasks with the trainer's policy, model or endpoints, without training.
+        """Evaluate an agent on the test tasks with the trainer's policy, model or endpoints.
 
-        Each task has `samples` rollouts, at temperature 0 for one and else 1; `success` defines
-        success, such as `right` or `>=0.5`. With `output_dir` it is a run, which can be resumed.
-        `a.compare(b)` is the paired difference of two evaluations.
+        Each task has `samples` rollouts, at temperature 0 for one sample and 1 for several;
+        `success` defines success, such as `right` or `>=0.5`. With `output_dir` the evaluation can
+        be resumed. `a.compare(b)` is the paired difference of two evaluations.
         """
-        passed = _check_passed("test_dataset", test_dataset)
-        given = self.test_dataset if passed is None else passed
-        asked: dict[str, Any] = {"samples": samples, "temperature": temperature}
-        asked |= {"success": success, "seed": self.seed, "runners": self.n_runners}
-        asked |= {"timeout": self.timeout, "output": output_dir and str(output_dir)}
-        asked = {k: v for k, v in asked.items() if v is not None}
-        factory, named = self._factory, self.environment
-        if isinstance(named, str):
-            factory = load_environment(named)
+        passed = _check_tasks("test_dataset", test_dataset)
+        tasks = self.test_dataset if passed is None else passed
+        options: dict[str, Any] = {"samples": samples, "temperature": temperature}
+        options |= {"success": success, "seed": self.seed, "runners": self.n_runners}
+        options |= {"timeout": self.timeout, "output": output_dir and str(output_dir)}
+        options = {k: v for k, v in options.items() if v is not None}
+        factory, environment = self._factory, self.environment
+        if isinstance(environment, str):
+            factory = load_environment(environment)
         ready = prepare_agent(
-            agent, asked, given, self.resources, self.endpoints, self._reward, self._policies,
+            agent, options, tasks, self.resources, self.endpoints, self._reward, self._policies,
             self.model, factory,
         )  # fmt: skip
         player = replace(ready.evaluated_agent, isolation=self.isolation)
@@ -230,15 +230,15 @@ class Trainer:
             progress.finish()
 
     def dev(self, agent: Any, n: int = 3) -> DevReport:
-        """Play `n` training tasks with the untrained policy, or for a prompt search with the
-        initial prompt, and return a report.
+        """Run an agent on `n` training tasks with the untrained policy, or the initial prompt of a
+        prompt search, and return a report.
 
         Nothing is trained or stored: the report shows calls, agents, tokens, rewards and failures.
         """
         return run_blocking(self.preflight(agent, n))
 
     async def preflight(self, agent: Any, n: int) -> DevReport:
-        """Run `dev` in an event loop, in which the rollouts play."""
+        """Run `dev` asynchronously; rollouts run in the current event loop."""
         if not isinstance(self.algorithm, RL):
             setup = self._prepare_search(self.algorithm, agent, None, None)
             return DevReport(tuple(await preflight(setup, n)))
@@ -246,8 +246,8 @@ class Trainer:
             raise ConfigError("SFT does not play training tasks; use dev with a Trainer for RL")
         from tutelage.weights.inputs import prepare_rl
 
-        place = self.output_dir or fresh_name("agent")
-        resolved, _, job_inputs = self._prepare(self.algorithm, agent, None, None, place)
+        path = self.output_dir or fresh_name("agent")
+        resolved, _, job_inputs = self._prepare(self.algorithm, agent, None, None, path)
         async with job_inputs.manager:
             setting = await asyncio.to_thread(prepare_rl, resolved.config, None, job_inputs)
             rollouts = await asyncio.to_thread(play_once, setting, job_inputs, n)
@@ -256,7 +256,7 @@ class Trainer:
     # ------------------------------------------------------------ what they share
 
     def _split_tasks(self, train: Tasks | None, val: Tasks | None) -> dict[str, Tasks | None]:
-        """Return the tasks by split; `train` and `val` replace the trainer's own."""
+        """Return the tasks by split; `train` and `val` override the trainer's datasets."""
         return {
             "train": self.train_dataset if train is None else train,
             "val": self.val_dataset if val is None else val,
@@ -271,9 +271,9 @@ class Trainer:
         val: Tasks | None,
     ) -> SearchSetup:
         if len(self._policies) > 1:
-            raise ConfigError("a prompt search supports only one policy; pass policy=Policy")
+            raise ConfigError("a prompt search supports only one policy; pass policy=POLICY")
         player, resources, _ = agent_of(agent, self.resources)
-        tasks = [tasks_of(given, split) for split, given in self._split_tasks(train, val).items()]
+        tasks = [tasks_of(rows, split) for split, rows in self._split_tasks(train, val).items()]
         return build_trainer_setup(
             algorithm,
             AgentSpec(
@@ -303,18 +303,18 @@ class Trainer:
         agent: Any,
         train_dataset: Tasks | None,
         val_dataset: Tasks | None,
-        place: Path,
+        path: Path,
     ) -> Plan:
-        """Check everything that can be checked without a model, and return the training."""
-        player, own, file = agent_of(agent, self.resources)
-        values = {**player.own_resources(), **own}
+        """Check all inputs that can be checked without a model, and return the training plan."""
+        player, merged, file = agent_of(agent, self.resources)
+        values = {**player.own_resources(), **merged}
         if not any(isinstance(v, LLM) and not v.tokenizer_only for v in values.values()):
             values = {POLICY: LLM(), **values}
         resources = NamedResources(values)
         player.check([*resources])
         roles = roles_of(resources, self.endpoints, self._policies)
         passed = self._split_tasks(train_dataset, val_dataset)
-        train, val, test = (tasks_of(given, split) for split, given in passed.items())
+        train, val, test = (tasks_of(rows, split) for split, rows in passed.items())
         if isinstance(algorithm, SFT):
             if train is not None or val is not None:
                 raise ConfigError(
@@ -322,9 +322,9 @@ class Trainer:
                     "(test_dataset is played before and after)"
                 )
         elif train is None and (val is not None or test is not None):
-            raise ConfigError("val_dataset and test_dataset also need a train_dataset")
+            raise ConfigError("val_dataset and test_dataset need a train_dataset; pass one")
         main = cast("str", roles.main)
-        resolved = self._configure(algorithm, train, test, place, model_folder(resources[main]))
+        resolved = self._configure(algorithm, train, test, path, model_folder(resources[main]))
         if not self._policies and resolved.config.model.path in (None, SHIPPED):
             check_unnamed(main, resources[main])
         manager = RolloutManager(
@@ -335,35 +335,35 @@ class Trainer:
             isolation=self.isolation,
             remote=remotes_of(resources, roles, resolved.config),
         )
-        told = on_rollout(self.callbacks)
-        files = {split: files_of(given) for split, given in passed.items()}
+        hook = on_rollout(self.callbacks)
+        files = {split: files_of(rows) for split, rows in passed.items()}
         job_inputs = JobInputs(
-            player, resources, roles, manager, train, val, test, self._reward, self._policies, told,
+            player, resources, roles, manager, train, val, test, self._reward, self._policies, hook,
             file, files, self._factory, None if self._factory is None else self.environment,
         )  # fmt: skip
-        return resolved, place, job_inputs
+        return resolved, path, job_inputs
 
     def _configure(
         self,
         algorithm: RL,
         train: Sequence[Task] | None,
         test: Sequence[Task] | None,
-        place: Path,
-        folder: str | None,
+        path: Path,
+        model_path: str | None,
     ) -> Resolved:
         flags: dict[str, Any] = {
             "seed": self.seed,
             "trainer.total_epochs": self.num_epochs,
             "agent.timeout": self.timeout,
-            "model.path": str(self.model) if self.model is not None else folder,
+            "model.path": str(self.model) if self.model is not None else model_path,
         }
         acts = self.environment is not None or algorithm.has("environment.name")
         if self.environment is not None:
-            own = self._factory
-            flags["environment.name"] = self.environment if own is None else own.name
+            factory = self._factory
+            flags["environment.name"] = self.environment if factory is None else factory.name
         if self._policies:
             flags["model.path"] = None
-        run = RunFolder(place)
+        run = RunFolder(path)
         graded = AGENT_REWARD if self._reward is None else self._reward.name
         if isinstance(algorithm, SFT):
             if test is not None:
@@ -381,8 +381,8 @@ class Trainer:
         return algorithm.resolve("math" if embedded else "rl", own_agent=True, **flags)
 
 
-def _check_passed(name: str, tasks: Tasks | EllipsisType) -> Tasks | None:
-    """Return the tasks, or None if the argument was omitted. Raises `ConfigError` for None."""
+def _check_tasks(name: str, tasks: Tasks | EllipsisType) -> Tasks | None:
+    """Return the tasks, or None if the argument was omitted. Raises `ConfigError` for `None`."""
     if cast("object", tasks) is None:
         raise ConfigError(
             f"{name}=None is not supported; pass rows, a Dataset or a file, or omit it for the "

@@ -1,4 +1,4 @@
-"""An agent that says what an order costs: it looks up a price, and calculates."""
+"""Agent that computes the cost of an order: it looks up prices and uses a calculator."""
 
 from tutelage import Message, PromptTemplate, rollout
 from tutelage.tools import tool
@@ -24,7 +24,7 @@ TOOLS = {"lookup": lookup, "calculator": calculator}
 
 @rollout
 async def shop(task, llm, prompt):
-    """Let the model call tools until it answers; what it says last is the answer."""
+    """Let the model call tools until it answers, and return its last reply."""
     messages = [Message("system", prompt.format()), Message("user", task["question"])]
     for _ in range(4):
         reply = (await llm.chat(messages, tools=[tool.spec for tool in TOOLS.values()])).reply
@@ -37,6 +37,6 @@ async def shop(task, llm, prompt):
 
 
 def right(prediction, answer):
-    """The reward: 1 if the last number of the reply is the answer, else 0."""
+    """Return the reward: 1 if the last number of the reply is the answer, else 0."""
     words = "".join(c if c.isdigit() else " " for c in prediction).split()
     return float(words[-1:] == [answer])
