@@ -26,25 +26,25 @@ _MAX_NAMES = 3
 
 
 def temporary_path(path: Path) -> Path:
-    """Return an unused hidden name beside `path`, to write to before renaming."""
+    """Return an unused hidden path in the folder of `path`, for a file to be renamed later."""
     names = (path.with_name(f".{path.name}.{os.getpid()}.{n}.tmp") for n in itertools.count())
     return next(name for name in names if not os.path.lexists(name))
 
 
 def temporary_names(folder: Path) -> set[str]:
-    """Return names of temporary files of killed processes in a folder that no process writes to."""
+    """Return the names of temporary files left in a folder by killed processes."""
     return {left.name for left in folder.glob(".*.tmp") if _TEMPORARY.fullmatch(left.name)}
 
 
 def remove_temporary(folder: Path) -> None:
-    """Remove temporary files of killed processes from a folder that no process writes to."""
+    """Remove temporary files of killed processes from a folder that is not in use."""
     for left in (folder / name for name in temporary_names(folder)):
         with suppress(OSError):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def cache_folder(name: str) -> Path:
-    """Return the cache folder of this name, below `$XDG_CACHE_HOME` or `~/.cache`."""
+    """Return the cache folder `name` in `$XDG_CACHE_HOME` or `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification has relative paths ignored.
     home = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
@@ -57,7 +57,7 @@ def check_room(
     need: str = "the model needs",
     way: str = "free some space, or set XDG_CACHE_HOME to a folder on another disk",
 ) -> None:
-    """Raise `ConfigError` where the disk of a folder has no room for that many bytes."""
+    """Raise `ConfigError` if the disk of a folder has less than `size` bytes free."""
     free = shutil.disk_usage(folder).free
     if free < size:
         raise ConfigError(
@@ -68,7 +68,7 @@ def check_room(
 
 @contextmanager
 def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[None]:
-    """Hold a file lock that ends with the process; without file locks, continue unlocked.
+    """Hold an exclusive file lock, or continue without it if the file system has no locks.
 
     `note` receives a message if another process does the `work`. The file is removed at the end: a
     process that waited for a removed file locks the new one.
@@ -97,8 +97,8 @@ def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[None
 
 
 def folder_content(folder: Path, besides: Container[str] = ()) -> str | None:
-    """Return a description of a folder's files other than `besides`, or None if the folder is
-    missing or holds no other file."""
+    """Return a description of a folder's files except `besides`, or None if the folder is missing
+    or has no other files."""
     if not os.path.lexists(folder):
         return None
     if not folder.is_dir():
@@ -111,7 +111,7 @@ def folder_content(folder: Path, besides: Container[str] = ()) -> str | None:
 
 
 def check_new(path: Path, content: bytes | Path, other: str) -> None:
-    """Raise `RunError` if a non-empty file exists with other content than `content`.
+    """Raise `RunError` if a non-empty file exists whose content differs from `content`.
 
     `content` may be the file that would replace it; `other` names the option to change.
     """
@@ -131,7 +131,7 @@ def check_new(path: Path, content: bytes | Path, other: str) -> None:
 
 
 def write_new(texts: Mapping[Path, str], other: str) -> None:
-    """Write files, or none of them if one exists with other content.
+    """Write all files, or raise `RunError` if any exists with different content.
 
     Missing folders are created. A device or a pipe is written directly, since it cannot be replaced
     by a file. Raises `RunError`.
@@ -153,5 +153,5 @@ def write_new(texts: Mapping[Path, str], other: str) -> None:
 
 
 def _write_error(path: Path, error: OSError) -> RunError:
-    """Return an error that a file cannot be written."""
+    """Return the error for a file that cannot be written."""
     return RunError(f"cannot write {str(path)!r}: {error.strerror or error}")

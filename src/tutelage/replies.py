@@ -22,7 +22,7 @@ Elsewhere, as between quotes, the text only mentions the tag."""
 
 @dataclass(frozen=True, slots=True)
 class ThinkTags:
-    """The tags of a thought, from a chat template or by default."""
+    """Tags around a model's reasoning, from its chat template or by default."""
 
     begun: bool = False
     """True if the template opens the thought."""
@@ -33,7 +33,7 @@ class ThinkTags:
 
 
 def split_thought(text: str, marks: ThinkTags | None = None) -> tuple[str, str]:
-    """Return the thoughts at the beginning of a reply, with their tags, and the answer.
+    """Split a reply into its initial reasoning, with the tags, and the answer.
 
     A thought that is not closed leaves no answer. Without `marks`, for a text of an unknown model,
     the tags are `<think>` and `</think>`, and the opening tag may have been in the prompt.
@@ -49,16 +49,16 @@ def split_thought(text: str, marks: ThinkTags | None = None) -> tuple[str, str]:
 
 
 def read_thought(fields: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the thought in the fields of a message or delta, and the name of its field."""
+    """Return the reasoning in the fields of a message or delta, and the name of its field."""
     found = ((value, name) for name in THOUGHTS if isinstance(value := fields.get(name), str))
     return next((pair for pair in found if pair[0]), ("", ""))
 
 
 class ThoughtStream:
-    """A growing reply, split into the thought at its beginning and the text after it."""
+    """Incremental parser that splits a streamed reply into initial reasoning and text."""
 
     def __init__(self, marks: ThinkTags | None, *, hidden: bool = False) -> None:
-        """Without `marks` everything is text; a `hidden` thought is dropped."""
+        """Without `marks` everything is text; `hidden` reasoning is dropped."""
         self.raw = ""
         """The thought as sampled, with its tags and surrounding white space."""
         self._hidden = hidden
@@ -67,7 +67,7 @@ class ThoughtStream:
         self._buffer = ""
 
     def feed(self, new: str, *, last: bool = False) -> tuple[str, str]:
-        """Add text, and return the new parts of the thought and of the text that are certain."""
+        """Add text, and return the reasoning and the text that can be released."""
         self._buffer += new
         thought = text = ""
         if self._state == "start":
@@ -83,16 +83,16 @@ class ThoughtStream:
 
     @property
     def shown(self) -> bool:
-        """Return True if the reply has a thought that is not hidden."""
+        """Return True if the reply has reasoning that is not hidden."""
         return bool(self.raw) and not self._hidden
 
     @property
     def ended(self) -> bool:
-        """Return True if the visible thought is complete."""
+        """Return True if the visible reasoning is complete."""
         return self.shown and self._state in ("gap", "text")
 
     def _detect_start(self, last: bool) -> None:
-        """Decide if the reply begins with a thought, once the text is long enough."""
+        """Decide whether the reply begins with reasoning, once enough text is buffered."""
         assert self._marks is not None
         said, opening = self._buffer.lstrip(), self._marks.opening
         if said.startswith(opening):
@@ -102,7 +102,7 @@ class ThoughtStream:
             self._state = "thought" if self._marks.begun else "text"
 
     def _feed_thought(self, last: bool) -> str:
-        """Return the new part of the thought that is certain."""
+        """Return the reasoning that can be released."""
         assert self._marks is not None
         closing = self._marks.closing
         at = self._buffer.find(closing)
@@ -121,12 +121,12 @@ class ThoughtStream:
         return shown
 
     def _consume(self, count: int) -> None:
-        """Move `count` characters from the buffer to the thought."""
+        """Move `count` characters from the buffer to the reasoning."""
         self.raw, self._buffer = self.raw + self._buffer[:count], self._buffer[count:]
 
 
 def blank(text: str) -> int:
-    """Return the number of white space characters at the beginning of a text."""
+    """Return the number of leading white space characters."""
     return len(text) - len(text.lstrip())
 
 

@@ -35,7 +35,7 @@ _SINGLE = re.compile(rf"\{{({_NAME})\}}")
 
 @dataclass(frozen=True, slots=True)
 class LLM:
-    """A chat model for an agent.
+    """A chat model available to an agent.
 
     `name` is a label (or the folder of a Hugging Face model to train). With an `endpoint` it is
     that OpenAI-compatible server. `trainable` marks the policy (with an endpoint it is sampled
@@ -68,7 +68,7 @@ class LLM:
             raise ConfigError(f"LLM {self.name!r} has {' and '.join(lines)}; remove one of them")
 
     def sampling(self, default: Sampling) -> Sampling:
-        """Return `default` with the sampling fields that this resource sets."""
+        """Return `default`, updated with the sampling fields set on this resource."""
         names = ("temperature", "top_p", "max_tokens", "stop")
         own: dict[str, Any] = {name: getattr(self, name) for name in names}
         return replace(default, **{k: v for k, v in own.items() if v not in (None, ())})
@@ -109,7 +109,7 @@ class LLM:
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """A text with `{placeholders}`, which a prompt algorithm may rewrite.
+    """A text with `{placeholders}`, which a prompt optimiser may rewrite.
 
     Only `{name}` with an identifier is a placeholder, and `{{name}}` stands for the text `{name}`.
     Every other brace is literal text, so JSON in a prompt needs no escaping.
@@ -152,14 +152,14 @@ class PromptTemplate:
 
 
 class NamedResources(Mapping[str, Any]):
-    """Resources by name: `resources["main"]`, `resources.get("main")`, `resources.main`.
+    """Mapping of resources by name: `resources["main"]` or `resources.main`.
 
     Async context managers are entered once before the first rollout and closed after the last one;
     an agent receives the value that entering returned.
     """
 
     def __init__(self, resources: Mapping[str, Any] | None = None, /, **named: Any) -> None:
-        """Raises `ConfigError` for a name that is no identifier or is reserved."""
+        """Create a mapping of resources. Raises `ConfigError` for an invalid or reserved name."""
         values = {**(resources or {}), **named}
         for name in values:
             if not isinstance(cast("Any", name), str) or not name.isidentifier():
@@ -186,14 +186,14 @@ class NamedResources(Mapping[str, Any]):
             raise AttributeError(missing.args[0]) from None
 
     def replaced(self, changes: Mapping[str, Any]) -> NamedResources:
-        """Return a copy with other values for some names."""
+        """Return a copy with the values of `changes`."""
         made = NamedResources()
         made._items = {**self._items, **changes}
         return made
 
     async def entered(self, stack: AsyncExitStack) -> NamedResources:
-        """Return a copy with every async context manager entered on `stack`, in the order of
-        names."""
+        """Enter every async context manager on `stack`, in order, and return a copy with the
+        results."""
         changes = {
             name: await stack.enter_async_context(value)
             for name, value in self._items.items()
@@ -208,7 +208,7 @@ RESERVED = ("task", "rollout", "resources")
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The role of each LLM of a run, by resource name."""
+    """Roles of a run's LLMs, by resource name."""
 
     policies: Mapping[str, str]
     """Policy by resource, for trained LLMs. A trained LLM that is also remote is sampled there."""
@@ -218,12 +218,12 @@ class Roles:
 
     @property
     def main(self) -> str | None:
-        """Return the resource of the policy, None if nothing is trained."""
+        """Return the resource name of the policy, or None if no LLM is trained."""
         return next(iter(self.policies), None)
 
     @classmethod
     def of(cls, resources: Mapping[str, Any], endpoints: Mapping[str, str] | None = None) -> Self:
-        """Return the roles of the LLMs in `resources`.
+        """Determine the roles of the LLMs in `resources`.
 
         `endpoints` has base URLs by resource name or by model name. The policy is the LLM marked
         `trainable`, else the only LLM that has no endpoint and is not frozen. Raises `ConfigError`

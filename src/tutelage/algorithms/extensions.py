@@ -60,7 +60,7 @@ class Estimator:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Return the config keys that this estimator reads, without those that all estimators read.
+        """Return the config keys that this estimator reads in addition to the common keys.
 
         A key that ends with a period, such as `critic.`, is a whole section.
         """
@@ -111,7 +111,7 @@ class Loss:
 
     @property
     def name(self) -> str:
-        """Return the name of the function, which is also its path in the seed tree."""
+        """Return the name of the function, which is also used as its path in the seed tree."""
         return self.function.__name__
 
     @property
@@ -121,12 +121,12 @@ class Loss:
 
     @property
     def selecting(self) -> tuple[str, ...]:
-        """Return the names of the keyword arguments of `select`, or none without a selection."""
+        """Return the names of the keyword arguments of `select`, empty if `select` is None."""
         return () if self.select is None else _keyword_names(self.select)
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Return the config keys that this loss reads, without those that all losses read."""
+        """Return the config keys that this loss reads in addition to the common keys."""
         clip = ("actor.clip_ratio", *CLIP_KEYS) if self.clip else ()
         dual = ("actor.clip_ratio_c",) if self.dual_clip else ()
         options = dict.fromkeys((*self.options, *self.selecting))
@@ -139,7 +139,7 @@ class Loss:
         return {"actor.loss_agg_mode": self.aggregation, **dict(clip)}
 
     def impossible(self, options: Mapping[str, object]) -> Iterable[tuple[str, str, str]]:
-        """Return the invalid options as (option, what is wrong with it, how to fix it)."""
+        """Return the invalid options as (option, problem, advice)."""
         return self.wrong(**options)
 
 
@@ -152,7 +152,7 @@ def _keyword_names(function: Callable[..., object]) -> tuple[str, ...]:
 def estimator(
     *misplaced: object, **needs: Any
 ) -> Callable[[Callable[[Packed], Estimate]], Estimator]:
-    """Declare a function of a `Packed` batch as an advantage estimator.
+    """Decorator that declares a function of a `Packed` batch as an advantage estimator.
 
     `needs` are fields of `Estimator`. Raises `TypeError` for other names, and if the parentheses
     are missing.
@@ -162,7 +162,7 @@ def estimator(
 
 
 def loss(*misplaced: object, **needs: Any) -> Callable[[Callable[..., TokenLoss]], Loss]:
-    """Declare a function of `LossInputs` as a policy loss.
+    """Decorator that declares a function of `LossInputs` as a policy loss.
 
     `needs` are fields of `Loss`. Raises `TypeError` for other names, and if the parentheses are
     missing.
@@ -183,15 +183,14 @@ def _check_fields(name: str, made: type, misplaced: Iterable[object], needs: Ite
 
 
 def _to_estimator(found: object) -> Estimator:
-    """Convert an object of a user's file to an estimator. A plain function gets the defaults."""
+    """Convert an object from a user's file to an estimator. A plain function gets the defaults."""
     made = found if isinstance(found, Estimator) else Estimator(_require_function(found))
     _check_call(made.function, "(batch)", "batch: Packed")
     return made
 
 
 def _to_loss(found: object) -> Loss:
-    """Convert an object of a user's file to a loss, which may use the clip range without declaring
-    one."""
+    """Convert an object from a user's file to a loss, by default with the clip range of PPO."""
     made = found if isinstance(found, Loss) else Loss(_require_function(found))
     _check_call(made.function, "(inputs)", "inputs: LossInputs, *, option=default")
     return replace(made, clip=made.clip or OWN_CLIP, dual_clip=True)

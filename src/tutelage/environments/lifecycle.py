@@ -63,14 +63,14 @@ class _LoopThread:
         return cls.latest
 
     def abandon(self) -> None:
-        """Use another thread for new instances, since code blocks this one."""
+        """Use another thread for new instances, because this one is blocked."""
         if _LoopThread.latest is self:
             _LoopThread.latest = None
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """The reward and info of one step, and the id of the model call that it applied."""
+    """The reward and info of one step, and the id of the model call that it belongs to."""
 
     reward: float | None
     info: JSON
@@ -81,7 +81,7 @@ class TurnRecord:
 
 
 class RolloutEnvironment:
-    """The environment of one rollout as its agent sees it, from the first observation on.
+    """The environment of one rollout, with a record of its steps.
 
     An agent's code calls `await step(reply)`, or `step_sync(reply)` if it is not async, until
     `ended` is True. The rewards of the steps are recorded and add up to the rollout's return.
@@ -112,13 +112,13 @@ class RolloutEnvironment:
 
     @property
     def state(self) -> Any:
-        """Return the user's instance, which rewards receive in their `context`."""
+        """Return the user's environment object, which reward functions get in their `context`."""
         instance: Any = self._instance
         return instance.state if isinstance(instance, ToolEnvironment) else instance
 
     @property
     def total(self) -> float | None:
-        """Return the sum of the turns' rewards; None if no turn has one."""
+        """Return the sum of the rewards of all turns, or None if no turn has a reward."""
         rewards = [turn.reward for turn in self.turns if turn.reward is not None]
         return sum(rewards) if rewards else None
 
@@ -168,7 +168,7 @@ class RolloutEnvironment:
         return step
 
     def step_sync(self, action: Message | str | Mapping[str, Any]) -> Step:
-        """Apply a reply from a thread without async; see `step`."""
+        """Apply a reply from synchronous code in another thread; see `step`."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -177,7 +177,7 @@ class RolloutEnvironment:
         raise TutelageError("step_sync would stop the event loop: `await environment.step(...)`")
 
     async def close(self) -> None:
-        """Close the instance; failures are logged, so that the finished rollout is kept."""
+        """Close the instance and log any failure, so that the finished rollout is kept."""
         instance, self._instance = self._instance, None
         if instance is None:
             return
@@ -187,7 +187,7 @@ class RolloutEnvironment:
             logger.warning("the environment %r failed to close", self.name, exc_info=True)
 
     async def _call(self, what: str, seconds: float, fn: Callable[..., Any], *args: Any) -> Any:
-        """Call a function of the environment on its own thread, within a time limit in seconds."""
+        """Call a function of the environment on its own thread, with a time limit."""
         call = call_safely(partial(fn, *args), {}, what=what, inline=False, seconds=seconds)
         work = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._thread.loop))
         try:
@@ -206,13 +206,13 @@ class RolloutEnvironment:
         return value
 
     def _record_error(self, what: str, reason: str) -> EnvironmentFailedError:
-        """Return an error that names the environment, and keep the first one as `failure`."""
+        """Create an error with the environment's name, and store the first error as `failure`."""
         error = EnvironmentFailedError(f"the environment {self.name!r} failed in {what}: {reason}")
         self.failure = self.failure or error
         return error
 
     def _read_step(self, value: Any) -> Step:
-        """Check what `step` returned. Raises `EnvironmentFailedError`."""
+        """Validate the return value of `step`. Raises `EnvironmentFailedError`."""
         if not isinstance(value, Step):
             raise self._record_error("step", f"it returned a {type(value).__name__}, not a Step")
         reward, info = value.reward, self._read_info(value.info, "step")
@@ -234,7 +234,7 @@ class RolloutEnvironment:
         return Step(observation, reward, *ended, info)
 
     def _read_observation(self, value: Any, what: str) -> Observation:
-        """Check an observation. Raises `EnvironmentFailedError`."""
+        """Validate an observation. Raises `EnvironmentFailedError`."""
         if not isinstance(value, Observation):
             kind = type(value).__name__
             raise self._record_error(what, f"the observation is a {kind}; return an Observation")
@@ -266,7 +266,7 @@ class RolloutEnvironment:
         )
 
     def _read_info(self, value: Any, what: str) -> JSON:
-        """Return an info as JSON values; NumPy arrays and scalars are converted."""
+        """Convert an info dictionary to JSON values, including NumPy arrays and scalars."""
 
         def plain(value: Any) -> Any:
             if hasattr(value, "tolist"):
@@ -308,7 +308,7 @@ class RolloutEnvironments:
         return environment
 
     async def bind(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
-        """Open the states of tools' classes, each once, and return the bound tools by name.
+        """Create the state of each tool class once, and return the bound tools by name.
 
         Errors of an environment's `reset` propagate; raises `ToolError` on a timeout."""
         bound: dict[str, Tool] = {}

@@ -60,8 +60,8 @@ def load_environment(name: str, kwargs: Mapping[str, Any] = _NO_KWARGS) -> Envir
 def as_factory(
     value: Any, name: str = "", kwargs: Mapping[str, Any] = _NO_KWARGS
 ) -> EnvironmentFactory:
-    """Return the factory of an environment passed as an object: a factory, a class, a function, or
-    a dictionary of classes. Raises `ConfigError`."""
+    """Return the factory of an environment given as an object: a factory, a class, a function, or a
+    dictionary of classes. Raises `ConfigError`."""
     name = name or str(getattr(value, "__name__", type(value).__name__))
     if isinstance(value, EnvironmentFactory):
         if kwargs:
@@ -108,8 +108,8 @@ def as_factory(
 
 
 def _is_environment(cls: type) -> bool:
-    """Return True if a class has the protocol's methods (gymnasium's `reset` takes no task). Raises
-    `ConfigError` if only `close` is missing."""
+    """Return True if a class has the methods of the protocol (gymnasium's `reset` has no task).
+    Raises `ConfigError` if only `close` is missing."""
     if not all(callable(getattr(cls, method, None)) for method in ("reset", "step")):
         return False
     parameters = [*inspect.signature(cls.reset).parameters.values()][1:]  # pyright: ignore
@@ -123,7 +123,7 @@ def _is_environment(cls: type) -> bool:
 
 
 def _with_attributes(cls: type, name: str, make: Callable[[], Environment]) -> EnvironmentFactory:
-    """Return a factory with `tasks`, `expert` and `deterministic` of a class, if present."""
+    """Return a factory with the class attributes `tasks`, `expert` and `deterministic`, if set."""
     found: dict[str, Any] = {}
     for attribute in ("tasks", "expert", "deterministic"):
         value = inspect.getattr_static(cls, attribute, None)

@@ -35,8 +35,8 @@ PATIENCE = 500
 
 
 def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
-    """Return the factory of a dataset. `kwargs` are its difficulty keys, and `scoring`: `exact`,
-    the default, rewards only a full score, `graded` rewards the score itself.
+    """Return the environment factory of a dataset. `kwargs` are its difficulty keys and `scoring`:
+    `exact` (the default) rewards only a full score, `graded` the score itself.
 
     Raises `ConfigError` for an unknown or refused dataset and wrong keys, and `ModuleNotFoundError`
     without reasoning-gym.
@@ -75,7 +75,7 @@ def _expert_answer(task: Task, messages: Sequence[Message]) -> Message:
 
 
 class _Entries:
-    """The entries of a dataset by seed and index, created on first use."""
+    """Entries of a dataset by seed and index, created on first use."""
 
     def __init__(self, name: str, config: Mapping[str, Any]) -> None:
         self._name, self._config = name, config
@@ -83,7 +83,7 @@ class _Entries:
         self.dataset = lru_cache(32)(self._create_dataset)  # some hold megabytes
 
     def _create_dataset(self, seed: int) -> Any:
-        """Return the dataset of a window."""
+        """Create the dataset of `WINDOW` entries for one seed."""
         from reasoning_gym.composite import DatasetSpec
         from reasoning_gym.factory import create_dataset
 
@@ -93,7 +93,7 @@ class _Entries:
         return create_dataset(self._name, seed=seed, size=WINDOW, **config)
 
     def tasks(self, split: str, n: int, seed: int) -> Sequence[Task]:
-        """Return n tasks with different questions, fewer if the dataset has no more."""
+        """Return `n` tasks with different questions, or fewer if the dataset is exhausted."""
         found, number, last = dict[str, Task](), 0, 0
         while len(found) < n and number - last < PATIENCE:
             window, index = first_seed(split, seed) + number // WINDOW * WINDOW, number % WINDOW
@@ -107,7 +107,7 @@ class _Entries:
         return [*found.values()]
 
     def score(self, task: Task, reply: str) -> float:
-        """Return the scorer's grade of a reply, from 0 to 1; 0 if the scorer raises."""
+        """Return the score of a reply, from 0 to 1, and 0 if the scorer raises an exception."""
         from reasoning_gym.utils import extract_answer
 
         if "seed" not in task.fields or "index" not in task.fields:
@@ -123,23 +123,23 @@ class _Entries:
 
 
 class _QuestionEnvironment(Environment):
-    """An episode of one question, ended by the reply."""
+    """Single-turn episode with one question."""
 
     def __init__(self, entries: _Entries, graded: bool) -> None:
         self._entries, self._graded = entries, graded
         self._task = Task("", {})
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Return an empty observation: the question is in the task."""
+        """Return an empty observation, since the question is in the task."""
         self._task = task
         return Observation()
 
     async def step(self, action: Message) -> Step:
-        """Grade the reply."""
+        """Score the reply."""
         score = await call(self._entries.score, self._task, action.content or "")
         reward = score if self._graded else float(score >= 1)
         info = {"score": score, "success": score >= 1}
         return Step(reward=reward, terminated=True, info=info)
 
     async def close(self) -> None:
-        """Do nothing: no resources are held."""
+        """Do nothing, since there are no resources to free."""

@@ -61,7 +61,7 @@ REQUESTS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 
 
 def open_shop(task: Task) -> sqlite3.Connection:
-    """Return a new database with the task's orders and stock."""
+    """Create a database with the task's orders and stock."""
     shop = sqlite3.connect(":memory:", check_same_thread=False)
     shop.executescript(
         "CREATE TABLE orders (id TEXT, customer TEXT, item TEXT, days INTEGER, state TEXT);"
@@ -100,13 +100,13 @@ def snapshot(shop: sqlite3.Connection) -> list[list[Any]]:
 
 
 class ServiceDeskEnvironment(ToolWorld):
-    """An episode at the service desk, with one customer's message."""
+    """An episode at a service desk, with a message from one customer."""
 
     max_turns = 12
     cost_of_call = COST
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Open a shop; nothing in it is random."""
+        """Create the shop's database from the task; the seed is not used."""
         self.tools = {name: getattr(self, name) for name in TOOLS}
         right, self.shop = open_shop(task), open_shop(task)
         for request in task["requests"]:
@@ -121,7 +121,7 @@ class ServiceDeskEnvironment(ToolWorld):
         self.shop.close()
 
     def judge(self, answer: str) -> bool:
-        """Return True if the database is as the rules require."""
+        """Return True if the database is in the state that the rules require."""
         return snapshot(self.shop) == self.wanted
 
     @tool(inline=True)
@@ -158,7 +158,7 @@ class ServiceDeskEnvironment(ToolWorld):
 
 
 def draw(split: str, rng: Random) -> dict[str, Any]:
-    """Return the fields of a task: question, wording, customer, orders, stock, requests."""
+    """Draw the fields of a task: question, wording, customer, orders, stock, requests."""
     count, share = 3 if rng.random() < THREE else 2, rng.random()
     allowed = [share < ALL_ALLOWED] * count
     if share >= ALL_ALLOWED + NONE_ALLOWED:
@@ -223,7 +223,7 @@ def expert(task: Task, messages: Sequence[Message]) -> Message:
 
 
 def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
-    """Return the service desk. Raises `ConfigError` for an argument or options."""
+    """Return the factory of `service_desk`. Raises `ConfigError` for an argument or options."""
     check_argument("service_desk", argument, ("",), kwargs)
     return EnvironmentFactory(
         name="service_desk",

@@ -45,7 +45,7 @@ QUESTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class SourcesVariant:
-    """The sources of a variant, and the expert's strategies."""
+    """Price sources of a variant, with the expert's strategies."""
 
     costs: Mapping[str, float]
     """Cost of a call by tool."""
@@ -76,7 +76,7 @@ VARIANTS: Mapping[str, SourcesVariant] = {
 
 
 class SourcesEnvironment(ToolWorld):
-    """An episode in a town with sources of prices."""
+    """An episode with several sources of prices."""
 
     def __init__(self, variant: SourcesVariant) -> None:
         super().__init__()
@@ -84,17 +84,17 @@ class SourcesEnvironment(ToolWorld):
         self.tools = {name: getattr(self, name) for name in variant.costs}
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Begin a task; the rumours are drawn from the seed."""
+        """Begin a task; rumours are drawn with `seed`."""
         self.task, self.rng = task, SeedTree(seed).child("sources").python()
         self.heard: dict[str, list[int]] = {}
         return Observation(tools=tuple(tool.spec for tool in self.tools.values()))
 
     def judge(self, answer: str) -> bool:
-        """Return True if the answer is the price."""
+        """Return True if the answer is the correct price."""
         return answer == self.task["answer"]
 
     def _ask(self, source: str, item: str, trust: float, times: int = 1) -> str:
-        """Pay a source and return its price of an item."""
+        """Add the cost of a source and return its price of an item."""
         if item != self.task["item"]:
             return "unknown item"
         self.spent += self.variant.costs[source]
@@ -132,7 +132,7 @@ class SourcesEnvironment(ToolWorld):
 
 
 def draw(split: str, rng: Random) -> dict[str, Any]:
-    """Return the fields of a task: question, answer, item, kind, and the seed of the expert."""
+    """Draw the fields of a task: question, answer, item, kind, and the seed of the expert."""
     kind = rng.choice([*NOUNS])
     item = draw_words(split, rng, ADJECTIVES, NOUNS[kind])
     return {

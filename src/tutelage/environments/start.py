@@ -44,7 +44,7 @@ BEST = 0.1
 def environment_tasks(
     factory: EnvironmentFactory, sizes: Mapping[str, int], seed: int
 ) -> dict[str, Sequence[Task]]:
-    """Return the environment's tasks by split, at most `sizes[split]` of each.
+    """Return the environment's tasks by split, at most `sizes[split]` per split.
 
     Duplicates are dropped; a task of both test and training is kept in the test. Raises
     `ConfigError` if the environment has no tasks, or a split no task that is in no other split.
@@ -84,8 +84,8 @@ def environment_tasks(
 def check_repeats(
     factory: EnvironmentFactory, task: Task, seed: int, step_timeout: float = STEP_SECONDS
 ) -> None:
-    """Play one episode twice if the environment declares itself deterministic. Raises `ConfigError`
-    if the two episodes differ."""
+    """Play one episode twice if the environment is declared deterministic. Raises `ConfigError` if
+    the two episodes differ."""
     if not factory.deterministic:
         return
     with ThreadPoolExecutor(1) as pool:  # the caller may be in an event loop
@@ -150,8 +150,7 @@ async def play_demonstrations(
     turns: int,
     step_timeout: float = STEP_SECONDS,
 ) -> tuple[list[Demonstration], str]:
-    """Return demonstrations of training tasks of at most `turns` turns each, and a description of
-    their origin.
+    """Play demonstrations of training tasks, and return them with a description of their origin.
 
     Raises `ConfigError` if there is no expert and an observation offers no actions.
     """
@@ -211,7 +210,7 @@ async def play_demonstrations(
 
 
 def write_demonstrations(path: Path, demonstrations: Sequence[Demonstration]) -> None:
-    """Write demonstrations as chat rows, which `load_demonstrations` reads."""
+    """Write demonstrations as chat rows, in the format of `load_demonstrations`."""
     with path.open("w", encoding="utf-8") as file:
         for one in demonstrations:
             messages = [message.to_dict() for message in one.messages]

@@ -32,9 +32,9 @@ _creation_lock = threading.Lock()
 
 
 def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
-    """Return the factory of generated games. `kwargs` are `OPTIONS`, and `reward`: `score`, the
-    default, or `intermediate`, which is 1 for a step towards the end of the quest and -1 for a step
-    away from it. A task's `seed` selects its game; `seed` in `kwargs` selects one game for all
+    """Return the factory of generated games. `kwargs` are `OPTIONS` and `reward`: `score` (the
+    default), or `intermediate`, which is 1 for a step towards the end of the quest and -1 for a
+    step away from it. A task's `seed` selects its game; `seed` in `kwargs` selects one game for all
     tasks.
 
     Raises `ConfigError` for another key or an argument, `ModuleNotFoundError` without TextWorld.
@@ -51,7 +51,7 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
         )
 
     def game(seed: int) -> Path:
-        """Return the file of a game, generating it if the cache does not have it."""
+        """Return the file of a game, and generate it if it is not in the cache."""
         made = textworld.GameOptions()
         made.seeds = seed
         for name in OPTIONS:

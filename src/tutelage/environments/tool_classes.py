@@ -61,7 +61,7 @@ class ToolEnvironment(Environment):
         return Step(Observation(messages), reward, terminated=ended, info=info)
 
     async def _read(self, name: str) -> Any:
-        """Return the value of an optional attribute or method of the instance, else None."""
+        """Return the value of an optional attribute or method of the instance, or None."""
         value: Any = getattr(self.state, name, None)
         return await call(value) if callable(value) else value
 

@@ -29,7 +29,7 @@ RowT = TypeVar("RowT", bound=Mapping[str, Any])
 
 
 def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
-    """Return the task of one raw row. Raises `DataError` with the place and the field."""
+    """Create a task from one raw row. Raises `DataError` with the row's place and the field."""
     if not isinstance(row.value, Mapping):
         raise DataError(
             f"{row.place}: a row must be an object of named fields, not "
@@ -61,7 +61,7 @@ def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
 
 
 class Dataset(Sequence[Task], Generic[RowT]):
-    """Tasks in order, with unique ids. `Dataset(rows)`, `Dataset.load(path)`, slices, `split`.
+    """An ordered collection of tasks with unique ids: `Dataset(rows)`, `Dataset.load(path)`.
 
     Rows are mappings or `Task`s. A field `id` (string or integer) is the task's id; without it the
     id is a hash of the content, so the same row has the same id in every run. A repeated row gets
@@ -75,8 +75,8 @@ class Dataset(Sequence[Task], Generic[RowT]):
         name: str = "dataset",
         input_required: bool = True,
     ) -> None:
-        """Raises `DataError` for an invalid row (named by its index), different rows of the same
-        id, or no rows.
+        """Create a dataset. Raises `DataError` for an invalid row (with its index), for different
+        rows with the same id, and without rows.
 
         A custom agent may read any field: `input_required=False` accepts rows without a question.
         """
@@ -96,7 +96,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
 
     @classmethod
     def load(cls, path: str | Path, *, input_required: bool = True) -> Self:
-        """Read .json, .jsonl, .csv or .parquet. Raises `DataError` naming file, line and field."""
+        """Read .json, .jsonl, .csv or .parquet. Raises `DataError` with file, line and field."""
         rows = [
             (row.place, _make_task(row, input_required=input_required)) for row in read_rows(path)
         ]
@@ -104,13 +104,13 @@ class Dataset(Sequence[Task], Generic[RowT]):
 
     @classmethod
     def recorded(cls, path: str | Path) -> Self:
-        """Read the tasks recorded by a run, which may lack a question, since custom agents need
+        """Read the tasks recorded by a run; they may lack a question, since custom agents need
         none. Raises `DataError`."""
         return cls.load(path, input_required=False)
 
     @classmethod
     def _from_tasks(cls, tasks: tuple[Task, ...], name: str) -> Self:
-        """Return a dataset of checked tasks."""
+        """Create a dataset of validated tasks."""
         made = cls.__new__(cls)
         made._tasks = tasks
         made.name = name
@@ -118,12 +118,12 @@ class Dataset(Sequence[Task], Generic[RowT]):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Return the fields that every task has, in the order of the first."""
+        """Return the field names common to all tasks, in the order of the first task."""
         first = self._tasks[0].fields if self._tasks else ()
         return tuple(name for name in first if all(name in task.fields for task in self._tasks))
 
     def split(self, fraction: float, seed: int) -> tuple[Self, Self]:
-        """Return two disjoint parts, the first with about `fraction` of the tasks, neither empty.
+        """Split into two disjoint, non-empty datasets; the first has about `fraction` of the tasks.
 
         The assignment depends on `seed` alone; both parts keep the order of the dataset. Equal rows
         stay together.
@@ -139,7 +139,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
         count = min(max(round(size * fraction), 1), size - 1)
 
         def pick(part: Iterable[Sequence[int]]) -> Self:
-            """Return the tasks of some groups, in order."""
+            """Return a dataset of the tasks in some groups, in order."""
             places = sorted(itertools.chain.from_iterable(part))
             return self._from_tasks(tuple(self._tasks[i] for i in places), self.name)
 

@@ -29,7 +29,7 @@ ANSWER_FIELDS = ("answer", "response")
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A conversation that ends with the assistant, and the tools available in it."""
+    """A conversation that ends with an assistant message, and the tools available in it."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
@@ -39,12 +39,12 @@ class Demonstration:
 
     @property
     def has_reasoning(self) -> bool:
-        """Return True if a turn has reasoning in addition to its content."""
+        """Return True if any message has reasoning in addition to its content."""
         return any(message.extra.get(THOUGHTS[0]) for message in self.messages)
 
 
 def load_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
-    """Return the demonstrations of files (JSON, JSONL, CSV, Parquet), in order.
+    """Load demonstrations from JSON, JSONL, CSV or Parquet files, in order.
 
     Raises `DataError` naming file, line and field of the first invalid row.
     """
@@ -68,7 +68,7 @@ _TOOLS = TypeAdapter(list[Annotated[_DemonstratedTool, BeforeValidator(_unwrap_f
 
 
 def read_demonstration(row: RawRow, file: str) -> Demonstration:
-    """Return the demonstration of one raw row. Raises `DataError` with place and field."""
+    """Create a demonstration from one raw row. Raises `DataError` with place and field."""
     place, value = row
     if not isinstance(value, Mapping):
         raise DataError(
@@ -114,8 +114,7 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
 def count_demonstration_overlap(
     train: Sequence[Demonstration], val: Sequence[Demonstration], test: Sequence[Task]
 ) -> Overlap:
-    """Return the numbers of repeated demonstrations and of test tasks that a demonstration
-    answers."""
+    """Count repeated demonstrations, and test tasks whose prompt occurs in a demonstration."""
 
     def mark(messages: Sequence[Message]) -> str:
         """Return a hash of messages."""
@@ -123,7 +122,7 @@ def count_demonstration_overlap(
         return hash_value([[m.role, m.content, c] for m, c in zip(messages, calls, strict=True)])
 
     def prompt(messages: Sequence[Message]) -> str:
-        """Return a hash of the messages before the first assistant turn, without the system's."""
+        """Return a hash of the messages before the first assistant message, except system ones."""
         before = takewhile(lambda m: m.role != "assistant", messages)
         return mark([m for m in before if m.role != "system"])
 
@@ -135,7 +134,7 @@ def count_demonstration_overlap(
 
 
 def texts_of(shown: Sequence[Demonstration]) -> Iterator[str]:
-    """What demonstrations say, for a tokenizer of their own."""
+    """Yield the texts of demonstrations, to train a tokenizer."""
     for one in shown:
         if one.tools:
             names = (
@@ -146,7 +145,7 @@ def texts_of(shown: Sequence[Demonstration]) -> Iterator[str]:
 
 
 def said(messages: Iterable[Message], arguments: Callable[[str], str]) -> Iterator[str]:
-    """The contents and calls of messages; `arguments` writes those of a call."""
+    """Yield the contents and tool calls of messages; `arguments` formats a call's arguments."""
     for message in messages:
         if message.content:
             yield message.content

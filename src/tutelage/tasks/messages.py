@@ -30,7 +30,7 @@ UNREADABLE = "unreadable"
 
 
 def _dump_object(value: Any) -> Any:
-    """Return arguments as the JSON text of an object."""
+    """Convert a call's arguments to the text of a JSON object."""
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
@@ -80,7 +80,7 @@ class _ChatMessage(BaseModel):
         return self
 
     def read(self) -> Message:
-        """Return a `Message`, with reasoning and weight in its `extra`."""
+        """Convert to a `Message`, with reasoning and weight in its `extra`."""
         calls = [
             ToolCall(str(call.id or f"call_{i}"), call.function.name, call.function.arguments)
             for i, call in enumerate(self.tool_calls or ())
@@ -98,7 +98,7 @@ Read = TypeVar("Read")
 
 
 def read_field(adapter: TypeAdapter[Read], place: str, field: str, value: Any) -> Read:
-    """Return a validated field. Raises `DataError` with the first error."""
+    """Validate the value of a field. Raises `DataError` for the first error."""
     try:
         return adapter.validate_python(value, strict=True)
     except ValidationError as misfit:
@@ -116,9 +116,9 @@ def read_messages(place: str, field: str, value: Any) -> list[Message]:
 def check_order(
     place: str, field: str, messages: Sequence[Message], *, answered: bool = True
 ) -> None:
-    """Raise `DataError` for messages in an impossible order, or, unless `answered`, messages that
-    the assistant cannot answer next. In a task, which is context and no example, earlier assistant
-    turns may be anywhere, such as a greeting first."""
+    """Raise `DataError` for messages in an invalid order. Unless `answered`, the last message must
+    be one that the assistant can answer. In a task, which is context and not an example, earlier
+    assistant messages may be anywhere, such as a greeting first."""
     open_calls: list[str] = []
     before = ""
     turns = messages if answered else [*messages, Message("assistant")]
@@ -139,7 +139,7 @@ def check_order(
 
 
 def _order_error(message: Message, before: str, open_calls: Sequence[str]) -> str | None:
-    """Return why a message cannot follow one of the role `before`; None if it can."""
+    """Return an error if a message cannot follow one of the role `before`, else None."""
     role = message.role
     if role == "tool":
         if message.name == UNREADABLE and before:

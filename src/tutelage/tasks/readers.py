@@ -28,7 +28,7 @@ _LONGEST_CELL = 2**31 - 1
 
 
 class RawRow(NamedTuple):
-    """One raw row and its place, such as `train.jsonl:17`."""
+    """One raw row and its location, such as `train.jsonl:17`."""
 
     place: str
     value: Any
@@ -41,8 +41,8 @@ def short_repr(value: Any) -> str:
 
 
 def check_characters(place: str, value: Any, field: str = "") -> None:
-    """Raise `DataError` with place and field for a text with an unpaired surrogate, which UTF-8
-    cannot encode, so that it could be neither stored nor sent to a model."""
+    """Raise `DataError` if a text has an unpaired surrogate, which UTF-8 cannot encode; such a text
+    cannot be stored or sent to a model."""
     if isinstance(value, str):
         if not value.isascii() and (half := _SURROGATE.search(value)):
             raise DataError(
@@ -59,7 +59,7 @@ def check_characters(place: str, value: Any, field: str = "") -> None:
 
 
 def read_rows(path: str | Path) -> list[RawRow]:
-    """Return all rows of a file, by its suffix: .json, .jsonl, .ndjson, .csv, .parquet.
+    """Read all rows of a file, in the format of its suffix: .json, .jsonl, .ndjson, .csv, .parquet.
 
     Raises `DataError` for a file that is missing, empty or invalid, with the line, and
     `MissingExtraError` for Parquet without pyarrow.
@@ -91,7 +91,7 @@ def read_rows(path: str | Path) -> list[RawRow]:
 
 
 def _read_text(path: Path) -> str:
-    """Return the file as text without a byte-order mark and with unchanged line ends."""
+    """Read a file as UTF-8 text without a byte-order mark and with unchanged line ends."""
     raw = path.read_bytes()
     try:
         return raw.decode("utf-8-sig")
@@ -140,8 +140,8 @@ def _json_lines(path: Path) -> Iterator[RawRow]:
 
 
 def _parse_json(text: str, place: str, within: Path | None = None) -> tuple[Any, str]:
-    """Return the JSON value at the beginning of a text, and the rest; if the text is the file
-    `within`, an error names its line."""
+    """Parse the JSON value at the beginning of a text, and return it with the remaining text; if
+    the text is the whole `file`, an error has its line number."""
     blank = len(text) - len(text.lstrip(_BLANK))
     try:
         value, end = _DECODER.raw_decode(text, blank)

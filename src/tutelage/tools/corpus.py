@@ -34,7 +34,7 @@ Passage = tuple[str, str]
 
 
 def build(files: Sequence[str | Path], out: str | Path) -> int:
-    """Index `files` into `out`, replaced atomically on success, and return the number of passages.
+    """Write a search index of `files` to `out` atomically, and return the number of passages.
 
     Rows of .jsonl and .json need a `text` (and may have a `title`); .txt and .md are split into
     passages. Raises `DataError` for a file that is unreadable or contains no text, and
@@ -99,7 +99,7 @@ def check(path: str | Path) -> None:
 
 
 def search(path: str | Path, query: str, count: int) -> list[Passage]:
-    """Return the `count` best passages that contain any word of `query`, ties in file order."""
+    """Return the `count` best passages that contain a word of `query`; ties keep the file order."""
     terms = list(dict.fromkeys(_TERM.findall(query.casefold())))[:_MAX_TERMS]
     if not terms:
         return []
@@ -115,7 +115,7 @@ def search(path: str | Path, query: str, count: int) -> list[Passage]:
 
 
 def _read_passages(file: str | Path) -> Iterator[Passage]:
-    """Yield the passages of a file in the format of its suffix. Raises `DataError`."""
+    """Yield the passages of a file, parsed by its suffix. Raises `DataError`."""
     path = Path(file)
     suffix = path.suffix.lower()
     if suffix in (".txt", ".md", ".markdown"):

@@ -107,7 +107,7 @@ async def call_safely(
     inline: bool,
     seconds: float | None,
 ) -> tuple[Any, BaseException | None]:
-    """Call a user's function and return a pair of its value and its exception, one of them None.
+    """Call a user's function and return (value, exception), one of which is None.
 
     `what` names the function in messages. `inline` runs a synchronous function on the event loop,
     without a time limit. Others raise `TimeoutError` after `seconds`.
@@ -131,7 +131,7 @@ async def call_safely(
 async def _call_catching(
     fn: Callable[..., Any], arguments: Mapping[str, Any], *, inline: bool
 ) -> tuple[Any, BaseException | None]:
-    """Call a function and return a pair of its value and its exception, one of them None.
+    """Call a function and return (value, exception), one of which is None.
 
     Also catches `BaseException`s, which would end the event loop, but not Ctrl-C and cancellation.
     """
@@ -205,8 +205,7 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
 
 
 def _truncate(text: str, limit: int) -> str:
-    """Shorten text to `limit` characters, replacing its middle with the number of characters
-    cut."""
+    """Shorten text to `limit` characters by replacing its middle with a note."""
     # Escape lone surrogates, which cannot be stored or sent.
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= limit:
@@ -219,8 +218,8 @@ def _truncate(text: str, limit: int) -> str:
 
 
 def _to_text(value: Any, fn: Callable[..., Any]) -> str:
-    """Convert a tool's return value to text: as it is for strings, dates, paths and the like, else
-    as JSON. Raises `TypeError` or `ValueError` for a value without such a form."""
+    """Convert a tool's return value to text: strings, dates and paths unchanged, other values as
+    JSON. Raises `TypeError` or `ValueError` for a value that JSON cannot represent."""
     if isinstance(value, str):
         return value
     if value is None:

@@ -184,7 +184,7 @@ def evaluate(text: str) -> Fraction:
 
 
 def format_number(value: Fraction) -> str:
-    """Format integers in full, others with 10 significant digits and at least 4 decimals."""
+    """Format integers in full, other values with 10 significant digits and at least 4 decimals."""
     if value.denominator == 1:
         return str(value.numerator)
     with localcontext() as context:

@@ -41,7 +41,7 @@ def hint(
 
 
 def suggest_file(path: Path) -> str:
-    """Suggest a Python file in the same folder with a similar name.
+    """Return a suggestion of a Python file in the same folder with a similar name.
 
     The suffix `.py` is not compared.
     """
@@ -139,7 +139,7 @@ def error_text(function: object, error: BaseException) -> str:
 
 
 def user_traceback(text: str) -> str:
-    """Remove the traceback frames above the first one in user code.
+    """Remove the traceback frames before the first frame in user code.
 
     A traceback without such a frame is returned unchanged.
     """

@@ -66,7 +66,7 @@ _Target = str | Sequence[str] | MCPServer
 
 
 def mcp_tools(reference: str) -> list[Tool]:
-    """Return the tools of `mcp:...` or `mcp/rollout:...`. Raises `ConfigError` if opening fails."""
+    """Return the tools of the MCP server `mcp:...` or `mcp/rollout:...`. Raises `ConfigError`."""
     kind, _, text = reference.partition(":")
     if not (text := text.strip()):
         raise ConfigError("missing a command, a URL or FILE.py:name of an MCP server after 'mcp:'")
@@ -99,7 +99,7 @@ def mcp_tools(reference: str) -> list[Tool]:
 
 
 class _Server:
-    """Client of one MCP server, which any rollout can open, call and close.
+    """Client of one MCP server, shared by all rollouts.
 
     The client runs on an event loop in a separate thread, because a run has a new loop for every
     step and a connection must stay on one. A server that ends is restarted up to `restarts` times.
@@ -126,7 +126,7 @@ class _Server:
         await call_in_thread(self.close_after_run)
 
     def close_after_run(self) -> None:
-        """Disconnect and end the thread when the run ends. May be called again."""
+        """Disconnect and end the thread at the end of the run. Can be called repeatedly."""
         atexit.unregister(self.close_after_run)
         with self._lock:
             self._restarts_left = 0
@@ -187,7 +187,7 @@ class _Server:
         wait((self._task,))
 
     def _restart(self) -> None:
-        """Restart a server that ended. Raises `ToolError` if no restarts are left."""
+        """Restart a server that has ended. Raises `ToolError` if no restarts are left."""
         with self._lock:
             if not (self._broken or self._task.done()):
                 return  # another call has restarted it
@@ -287,7 +287,7 @@ def _convert_tools(listed: Sequence[McpTool], server: str) -> list[Tool]:
 
 
 def _make_function(name: str, typed: bool) -> Callable[..., Coroutine[Any, Any, str]]:
-    """Create an MCP tool's function, whose first argument is the server that `Tool.bind` sets."""
+    """Create the function of an MCP tool; its first argument is the server set by `Tool.bind`."""
 
     async def run(server: _Server, /, **arguments: Any) -> str:
         result = await server.call(name, arguments)

@@ -37,7 +37,7 @@ MCP_PREFIXES = ("mcp:", "mcp/rollout:")
 
 
 def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> dict[str, Tool]:
-    """Resolve references to tools by name, in the order of `names`.
+    """Return the tools for references such as `calculator` or `FILE.py:search`, by tool name.
 
     Raises `ConfigError` for an unknown name, a missing file or function, a duplicate name, or a
     tool that cannot work with these options, and `ToolDefinitionError` for a function without a
@@ -56,7 +56,7 @@ def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> d
 
 
 def close_tools(tools: Mapping[str, Tool]) -> None:
-    """Close the resources that tools keep open for a whole run, such as MCP servers."""
+    """Close the resources that tools hold for a whole run, such as MCP servers."""
     for each in tools.values():
         close = getattr(getattr(each.fn, "__self__", None), "close_after_run", None)
         if close is not None:

@@ -31,12 +31,13 @@ logger = logging.getLogger(__name__)
 
 
 def search_tool(options: ToolOptions) -> Tool:
-    """Create the tool `search` for the local corpus. Raises `ConfigError` without a corpus."""
+    """Create the tool `search` for the local corpus. Raises `ConfigError` if there is no corpus."""
     return _local_search(options, "search", "Search the local corpus for passages about something.")
 
 
 def google_search_tool(options: ToolOptions) -> Tool:
-    """Create the tool `google_search`: web search with an API key, else the local corpus.
+    """Create the tool `google_search`, which searches the web if an API key is set, else the
+    corpus.
 
     `SERPER_URL` overrides the address, for a proxy. Raises `ConfigError` without key and corpus.
     """

@@ -23,8 +23,8 @@ def hash_source(path: Path, name: str = "") -> str:
 
 
 def _reachable_source(path: Path, name: str, seen: set[tuple[Path, str]]) -> Iterator[str]:
-    """Yield the dumped statements that define `name` and its dependencies, or all if it is
-    empty."""
+    """Yield the dumped statements that define `name` and its dependencies, or all statements if
+    `name` is empty."""
     if (path, name) in seen:
         return
     seen.add((path, name))

@@ -13,7 +13,7 @@ from tutelage.errors import ConfigError
 
 
 def unknown_name_error(name: str, known: Iterable[str], key: str) -> ConfigError:
-    """Return the error for a `name` that is not in the `known` values of the config key `key`."""
+    """Return the error for a value of the config key `key` that is not in `choices`."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""

@@ -27,7 +27,7 @@ _SYSTEM_PREFIXES = ("/usr", "/usr/local")
 
 @dataclass(frozen=True, slots=True)
 class FileSystemView:
-    """The paths that a sandbox can read, all others being inaccessible."""
+    """Paths that a sandbox can read; all other paths are inaccessible."""
 
     folders: tuple[str, ...]
     """Folders that are readable with everything below them, except `hidden`."""
@@ -128,7 +128,7 @@ def _split_hidden(folder: str, hidden: Sequence[str]) -> list[str]:
 
 
 class _ListedPackages:
-    """Import finder for the listed packages only, not for others in the same folder."""
+    """Import finder for the listed packages only."""
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self._modules = dict(modules)

@@ -125,7 +125,7 @@ def _die_on_error(work: Callable[[], None], channel: int) -> NoReturn:
 def _watch(
     request: dict[str, Any], fds: list[int], base: str, root: str, view: FileSystemView, count: int
 ) -> None:
-    """Run the watcher: start the sandbox, wait for its end or the client's, and clean up."""
+    """Run the watcher: start the sandbox, wait until it or the client ends, and clean up."""
     channel, lifeline = fds
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -196,7 +196,7 @@ def _start_in_namespaces(request: _StartRequest) -> int:
 
 
 def _map_users(child: int, count: int) -> None:
-    """Map the sandbox user to the current user, or to an unused user id if that is root."""
+    """Map the sandbox user to the current user, or to an unused user id if running as root."""
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
         low, high = _DYNAMIC_USERS

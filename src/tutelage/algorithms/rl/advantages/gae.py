@@ -26,7 +26,7 @@ from tutelage.algorithms.rl.advantages.whiten import whiten
 
 @estimator(critic=True, chains=1, settings=("algorithm.gamma", "algorithm.lam"))
 def gae(batch: Packed) -> Estimate:
-    """Return whitened advantages, and the critic's target returns; needs `values_BT`."""
+    """Return whitened advantages and the critic's target returns. Requires `values_BT`."""
     values_NL = batch.values_NL
     if values_NL is None:
         raise ValueError("adv_estimator='gae' needs values_BT: the critic's value at each token")

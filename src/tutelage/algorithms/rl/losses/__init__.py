@@ -99,8 +99,7 @@ def policy_loss(
 
 
 def _check_loss(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
-    """Return a loss's result. Raises `ConfigError` for a result without gradient or of another
-    shape.
+    """Validate the result of a loss. Raises `ConfigError` if it has no gradient or the wrong shape.
 
     The values of a user's loss must be finite too.
     """
@@ -127,7 +126,7 @@ def _check_loss(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
 
 
 def merge_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Combine the metrics of `policy_loss` of several micro-batches to those of all their rows."""
+    """Merge the metrics that `policy_loss` returned for several micro-batches."""
     known = list(parts)
     if not known:
         raise ValueError("no metrics to merge; pass those of at least one micro-batch")

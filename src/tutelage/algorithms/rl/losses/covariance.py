@@ -25,8 +25,8 @@ def covariance_K(logp_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor) -> Ten
 
 
 def count_selected(ratio: float, tokens: int, key: str) -> int:
-    """Return the number of tokens that a ratio selects, at least 1. Raises `ConfigError` outside
-    (0, 1]."""
+    """Return the number of tokens selected by `ratio`, at least 1. Raises `ConfigError` for a ratio
+    outside (0, 1]."""
     if not 0 < ratio <= 1:
         raise ConfigError(f"actor.policy_loss.{key}={ratio!r} must be above 0 and at most 1")
     return max(1, int(ratio * tokens))
