@@ -179,6 +179,6 @@ class ServersLostError(FailureBudgetError, EngineError):
     resumed."""
 
 
-def counted(number: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
     """Format a number with its noun, such as `1 node` or `2,000 nodes`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -33,6 +33,6 @@ def platform_support(system: str, accelerator: Accelerator = "none") -> Support:
 
 def check_platform(system: str | None = None) -> None:
     """Raise `ConfigError` if the platform (by default the current one) is not supported."""
-    device, remark = platform_support(system or platform.system())
+    device, reason = platform_support(system or platform.system())
     if device is None:
-        raise ConfigError(f"{remark}.")
+        raise ConfigError(f"{reason}.")

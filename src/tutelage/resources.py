@@ -136,11 +136,11 @@ class PromptTemplate:
                 f"format({', '.join(f'{m}=...' for m in missing)})"
             )
 
-        def fill(found: re.Match[str]) -> str:
-            name = found.group("name")
-            return f"{{{found.group('literal')}}}" if name is None else str(values[name])
+        def substitute(match: re.Match[str]) -> str:
+            name = match.group("name")
+            return f"{{{match.group('literal')}}}" if name is None else str(values[name])
 
-        return _PLACEHOLDER.sub(fill, self.template)
+        return _PLACEHOLDER.sub(substitute, self.template)
 
     @staticmethod
     def escape(text: str) -> str:
@@ -237,24 +237,24 @@ class Roles:
             for name, llm in llms.items()
             if (url := llm.endpoint or known.get(name) or known.get(llm.name)) is not None
         }
-        strangers = sorted({*known} - {*llms} - {llm.name for llm in llms.values()})
-        if strangers:
+        unknown = sorted({*known} - {*llms} - {llm.name for llm in llms.values()})
+        if unknown:
             raise ConfigError(
-                f"endpoints has the unknown LLM {strangers[0]!r}; use one of "
+                f"endpoints has the unknown LLM {unknown[0]!r}; use one of "
                 f"{', '.join(map(repr, llms)) or 'none'}"
             )
         frozen = tuple(name for name, llm in llms.items() if llm.frozen)
         marked = [name for name, llm in llms.items() if llm.trainable]
         open_ones = [name for name in llms if name not in remote and name not in frozen]
         chosen = marked or (open_ones if len(open_ones) == 1 else [])
-        loose = [name for name in open_ones if name not in chosen]
-        if loose:
-            names = ", ".join(map(repr, loose))
+        unset = [name for name in open_ones if name not in chosen]
+        if unset:
+            names = ", ".join(map(repr, unset))
             which = "" if marked else "Mark the one to train with LLM(trainable=True). "
             raise ConfigError(
-                f"no endpoint or policy is set for the LLM {names}. {which}Every other one needs "
-                f"an endpoint (LLM(endpoint=...), or endpoints={{{loose[-1]!r}: 'http://...'}} of "
-                "the Trainer), or frozen=True, the policy before training"
+                f"no endpoint or policy is set for the LLM {names}. {which}Other LLMs need an "
+                f"endpoint: LLM(endpoint=...) or Trainer(endpoints={{{unset[-1]!r}: URL}}), or "
+                "frozen=True for the policy before training"
             )
         policies = {name: llms[name].policy for name in chosen}
         if frozen and not policies:

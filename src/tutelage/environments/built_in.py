@@ -121,12 +121,12 @@ def draw_words(split: str, rng: Random, first: str, last: str) -> str:
 
 
 def check_argument(
-    name: str, argument: str, known: Collection[str], kwargs: Mapping[str, Any]
+    name: str, argument: str, variants: Collection[str], kwargs: Mapping[str, Any]
 ) -> None:
     """Raise `ConfigError` for an unknown variant of an environment, or if any options are given."""
-    if argument not in known:
-        variants = ", ".join(f"{name}:{variant}" if variant else name for variant in known)
-        raise ConfigError(f"unknown environment '{name}:{argument}': use one of {variants}")
+    if argument not in variants:
+        choices = ", ".join(f"{name}:{variant}" if variant else name for variant in variants)
+        raise ConfigError(f"unknown environment '{name}:{argument}': use one of {choices}")
     if kwargs:
         raise ConfigError(
             f"the environment {name} has no options, but environment.kwargs has "

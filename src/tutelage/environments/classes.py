@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from omegaconf import OmegaConf
 
-from tutelage.environments.gym import five_value_factory
+from tutelage.environments.gym import gym_factory
 from tutelage.environments.protocol import Environment, EnvironmentFactory, Observation, Step
 from tutelage.environments.tool_classes import ToolEnvironment
 from tutelage.errors import ConfigError, DataError
@@ -47,7 +47,7 @@ def adapt_class(value: Any, name: str, kwargs: Mapping[str, Any]) -> Environment
     elif not hasattr(cls, "reset"):
         return None
     elif hasattr(cls, "step") and "seed" in inspect.signature(cls.reset).parameters:
-        factory = five_value_factory(name, make, kwargs)
+        factory = gym_factory(name, make, kwargs)
     else:
         members = inspect.getmembers_static(cls, lambda member: isinstance(member, FunctionType))
         hidden = ("reset", "get_reward", "close")
@@ -74,7 +74,7 @@ class _TRLEnvironment(ToolEnvironment):
         specs = tuple(tool.spec for tool in self._tools)
         return Observation(shown, tools=specs, continues_prompt=True)
 
-    async def _read(self, name: str) -> Any:
+    async def _read_attribute(self, name: str) -> Any:
         """Return the value of `get_reward`, if defined. Only the model can end an episode."""
         read = getattr(self.state, "get_reward", None) if name == "reward" else None
         return None if read is None else await call(read)

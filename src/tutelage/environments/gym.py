@@ -31,7 +31,7 @@ _COLOURED = re.compile(r"\x1b\[([34])(\d)[\d;]*m(.*?)\x1b\[0m", re.DOTALL)
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
+def make_factory(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     """Return the factory of a registered environment, created with `kwargs`; its entry `actions` is
     a list of names for discrete actions.
 
@@ -43,7 +43,7 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     def make(**options: Any) -> Any:
         return gymnasium.make(argument, disable_env_checker=True, **options)
 
-    return five_value_factory(f"gym:{argument}", make, kwargs)
+    return gym_factory(f"gym:{argument}", make, kwargs)
 
 
 def first_seed(split: str, seed: int) -> int:
@@ -57,7 +57,7 @@ def seeded_tasks(split: str, n: int, seed: int) -> Sequence[Task]:
     return [Task(f"{split}-{number}", {"seed": number}) for number in range(first, first + n)]
 
 
-def five_value_factory(
+def gym_factory(
     name: str, construct: Callable[..., Any], kwargs: Mapping[str, Any]
 ) -> EnvironmentFactory:
     """Return a factory of gymnasium environments created by `construct(**kwargs)`, whose
@@ -82,7 +82,7 @@ def five_value_factory(
         if not _is_text(space, kinds):
             raise ConfigError(
                 f"{name}: {part} of {space} cannot be text; use an environment whose {part} are "
-                f'Text or {" or ".join(kinds)}, or whose observations render_mode="ansi" draws'
+                f'Text or {" or ".join(kinds)}, or one that supports render_mode="ansi"'
             )
     inner = getattr(probe, "unwrapped", probe)
     getattr(probe, "close", lambda: None)()
@@ -109,8 +109,8 @@ def _is_text(space: Any, kinds: Sequence[str]) -> bool:
 class _GymEnvironment(Environment):
     """One episode of a gymnasium environment."""
 
-    def __init__(self, make: Callable[[], Any], names: Sequence[str], drawn: bool) -> None:
-        self._make, self._names, self._drawn = make, tuple(names), drawn
+    def __init__(self, make: Callable[[], Any], actions: Sequence[str], rendered: bool) -> None:
+        self._make, self._names, self._drawn = make, tuple(actions), rendered
         self._inner: Any = None
 
     async def reset(self, task: Task, seed: int) -> Observation:

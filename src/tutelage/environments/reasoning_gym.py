@@ -34,7 +34,7 @@ PATIENCE = 500
 """Consecutive entries without a new question after which a dataset counts as exhausted."""
 
 
-def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
+def make_factory(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     """Return the environment factory of a dataset. `kwargs` are its difficulty keys and `scoring`:
     `exact` (the default) rewards only a full score, `graded` the score itself.
 
@@ -49,7 +49,7 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
         near = hint(argument, DATASETS)
         raise ConfigError(f"reasoning-gym has no dataset {argument!r}{near}")
     if argument in REFUSED:
-        raise ConfigError(f"reasoning_gym:{argument} is refused: {REFUSED[argument]}")
+        raise ConfigError(f"reasoning_gym:{argument} is not supported: {REFUSED[argument]}")
     if scoring not in ("exact", "graded"):
         raise ConfigError(f"scoring must be 'exact' or 'graded', got {scoring!r}")
     entries = _Entries(argument, config)
@@ -58,7 +58,7 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     except Exception as error:
         keys = ", ".join(f.name for f in fields(DATASETS[argument][1]))
         raise ConfigError(
-            f"reasoning_gym:{argument} cannot be made with {config!r}: {type(error).__name__}: "
+            f"cannot create reasoning_gym:{argument} with {config!r}: {type(error).__name__}: "
             f"{error}; its keys are {keys}"
         ) from error
     return EnvironmentFactory(
@@ -111,7 +111,7 @@ class _Entries:
         from reasoning_gym.utils import extract_answer
 
         if "seed" not in task.fields or "index" not in task.fields:
-            raise DataError(f"task {task.id!r} has no seed and index; take tasks of this dataset")
+            raise DataError(f"task {task.id!r} has no seed and index; use tasks of this dataset")
         with self._lock:
             dataset = self.dataset(int(task["seed"]))
             entry = dataset[int(task["index"])]

@@ -42,7 +42,7 @@ def possible_actions(layout: Mapping[str, Any], state: State) -> dict[str, State
     return actions
 
 
-def shortest_way(layout: Mapping[str, Any], state: State) -> list[str]:
+def shortest_path(layout: Mapping[str, Any], state: State) -> list[str]:
     """Return the shortest list of actions that opens the door, found by breadth-first search."""
     ways: dict[State, list[str]] = {state: []}
     queue = deque([state])
@@ -87,7 +87,7 @@ class RoomsEnvironment:
         return Observation((message,), actions, {"state": state})
 
 
-def draw(split: str, rng: Random) -> dict[str, Any]:
+def draw_fields(split: str, rng: Random) -> dict[str, Any]:
     """Draw the fields of a task: question, start, key, door and the exits of each room."""
     while True:
         start, key, door = rng.sample(ROOMS, 3)
@@ -109,7 +109,7 @@ def draw(split: str, rng: Random) -> dict[str, Any]:
         if split_of(f"rooms: {question}") != split:
             continue
         layout = {"start": start, "key": key, "door": door, "ways": ways}
-        if len(shortest_way(layout, (start, False, False))) >= SHORTEST:
+        if len(shortest_path(layout, (start, False, False))) >= SHORTEST:
             return {"question": question, **layout}
 
 
@@ -120,15 +120,15 @@ def expert(task: Task, messages: Sequence[Message]) -> Message:
         if message.role == "assistant":
             chosen = (message.content or "").strip()
             state = possible_actions(task.fields, state).get(chosen, state)
-    return Message("assistant", shortest_way(task.fields, state)[0])
+    return Message("assistant", shortest_path(task.fields, state)[0])
 
 
-def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
+def make_factory(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     """Return the factory of `rooms`. Raises `ConfigError` for an argument or options."""
     check_argument("rooms", argument, ("",), kwargs)
     return EnvironmentFactory(
         name="rooms",
         make=RoomsEnvironment,
-        tasks=lambda split, n, seed: draw_tasks("rooms", split, n, seed, draw),
+        tasks=lambda split, n, seed: draw_tasks("rooms", split, n, seed, draw_fields),
         expert=expert,
     )

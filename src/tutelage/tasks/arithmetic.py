@@ -156,16 +156,16 @@ def demonstrations(task: Task, guess: bool, rng: random.Random) -> list[Message]
     return [*messages, Message("assistant", answer)]
 
 
-def _draw_task(level: str, split: str, rng: random.Random, seen: dict[str, int]) -> Task:
-    """Draw a task, preferably with a question that is not in `seen`."""
+def _draw_task(level: str, split: str, rng: random.Random, counts: dict[str, int]) -> Task:
+    """Draw a task, preferably with a question that is not in `counts`."""
     family = rng.choices(list(FAMILY_WEIGHTS), list(FAMILY_WEIGHTS.values()))[0]
     problem, question = _draw_question(level, split, family, rng)
     for _ in range(_FRESH_TRIES):
-        if question not in seen:
+        if question not in counts:
             break
         problem, question = _draw_question(level, split, family, rng)
-    repeat = seen.get(question, 0)
-    seen[question] = repeat + 1
+    repeat = counts.get(question, 0)
+    counts[question] = repeat + 1
     digest = hashlib.blake2b(question.encode(), digest_size=6).hexdigest()
     fields: dict[str, Any] = {
         "question": question,

@@ -43,7 +43,7 @@ def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
             fields[key] = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
             raise DataError(
-                f"{row.place}: field {key!r} is {short_repr(value)}, which JSON cannot hold "
+                f"{row.place}: field {key!r} is {short_repr(value)}, which is not JSON "
                 f"({error}); use strings, finite numbers, booleans, null, lists and objects"
             ) from error
     if input_required:
@@ -138,12 +138,12 @@ class Dataset(Sequence[Task], Generic[RowT]):
         SeedTree(seed).child("dataset", "split").python().shuffle(groups)
         count = min(max(round(size * fraction), 1), size - 1)
 
-        def pick(part: Iterable[Sequence[int]]) -> Self:
+        def select(subset: Iterable[Sequence[int]]) -> Self:
             """Return a dataset of the tasks in some groups, in order."""
-            places = sorted(itertools.chain.from_iterable(part))
+            places = sorted(itertools.chain.from_iterable(subset))
             return self._from_tasks(tuple(self._tasks[i] for i in places), self.name)
 
-        return pick(groups[:count]), pick(groups[count:])
+        return select(groups[:count]), select(groups[count:])
 
     @overload
     def __getitem__(self, index: int) -> Task: ...
@@ -158,12 +158,12 @@ class Dataset(Sequence[Task], Generic[RowT]):
         return len(self._tasks)
 
 
-def _assign_unique_ids(placed: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
+def _assign_unique_ids(entries: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
     """Return the tasks with unique ids for repeated rows.
 
     Raises `DataError` if different rows have the same id.
     """
-    rows = list(placed)
+    rows = list(entries)
     taken = {task.id for _, task in rows}
     first: dict[str, tuple[str, Task]] = {}
     times: Counter[str] = Counter()
@@ -202,7 +202,7 @@ def _check_input(place: str, fields: Mapping[str, Any]) -> None:
         if not value.strip():
             raise DataError(f"{place}: field {name!r} must not be empty: it is the agent's input")
     elif isinstance(value, list) or name == "messages":
-        check_order(place, name, read_messages(place, name, value), answered=False)
+        check_order(place, name, read_messages(place, name, value), complete=False)
     else:
         raise DataError(
             f"{place}: field {name!r} must be a string or a list of chat messages, "

@@ -103,8 +103,8 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
     end = messages[-1]
     if end.role != "assistant" or not (end.content or end.tool_calls):
         raise DataError(
-            f"{place}: field 'messages[{len(messages) - 1}]': a demonstration must end with an "
-            f"assistant turn that is not empty, not {short_repr(end.to_dict())}"
+            f"{place}: field 'messages[{len(messages) - 1}]': a demonstration must end with a "
+            f"non-empty assistant message, not {short_repr(end.to_dict())}"
         )
     tools = read_field(_TOOLS, place, "tools", fields.get("tools")) or ()
     specs = tuple(ToolSpec(t.name, t.description or "", t.parameters) for t in tools)
@@ -116,26 +116,26 @@ def count_demonstration_overlap(
 ) -> Overlap:
     """Count repeated demonstrations, and test tasks whose prompt occurs in a demonstration."""
 
-    def mark(messages: Sequence[Message]) -> str:
+    def hash_messages(messages: Sequence[Message]) -> str:
         """Return a hash of messages."""
         calls = [[[call.name, call.arguments] for call in m.tool_calls] for m in messages]
         return hash_value([[m.role, m.content, c] for m, c in zip(messages, calls, strict=True)])
 
-    def prompt(messages: Sequence[Message]) -> str:
+    def hash_prompt(messages: Sequence[Message]) -> str:
         """Return a hash of the messages before the first assistant message, except system ones."""
         before = takewhile(lambda m: m.role != "assistant", messages)
-        return mark([m for m in before if m.role != "system"])
+        return hash_messages([m for m in before if m.role != "system"])
 
-    shown = count_overlap(train, val, (), key=lambda one: mark(one.messages))
+    shown = count_overlap(train, val, (), key=lambda one: hash_messages(one.messages))
     asked = [task.messages() for task in test if task.has_input]
-    asks = count_overlap([one.messages for one in train], (), asked, key=prompt)
+    asks = count_overlap([one.messages for one in train], (), asked, key=hash_prompt)
     both = {"test_in_train": asks.test_in_train, "test_repeated": asks.test_repeated}
     return replace(shown, test=len(test), **both)
 
 
-def texts_of(shown: Sequence[Demonstration]) -> Iterator[str]:
+def texts_of(demonstrations: Sequence[Demonstration]) -> Iterator[str]:
     """Yield the texts of demonstrations, to train a tokenizer."""
-    for one in shown:
+    for one in demonstrations:
         if one.tools:
             names = (
                 f"{t.name}({', '.join(t.parameters.get('properties', {}))})" for t in one.tools

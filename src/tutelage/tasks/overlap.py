@@ -118,9 +118,9 @@ def find_trained(train: Iterable[T], test: Sequence[T], key: Callable[[T], Hasha
     return [place for place, task in enumerate(test) if key(task) in known]
 
 
-def format_list(names: Sequence[str], most: int = 5) -> str:
+def format_list(names: Sequence[str], max_count: int = 5) -> str:
     """Join names to a text such as `a, b, c and 114 more`."""
-    told, left = ", ".join(names[:most]), len(names) - most
+    told, left = ", ".join(names[:max_count]), len(names) - max_count
     return f"{told} and {left} more" if left > 0 else told
 
 
@@ -146,9 +146,9 @@ def count_shared(result: Mapping[str, Any], split: str = "test") -> int:
     return (result.get("overlap") or {}).get(f"{split}_in_train", 0)
 
 
-def success_title(result: Mapping[str, Any], what: str, split: str = "test") -> str:
+def success_title(result: Mapping[str, Any], measure: str, split: str = "test") -> str:
     """Return a title such as `held-out success`, without `held-out` if training used the tasks."""
-    return what if count_shared(result, split) else f"held-out {what}"
+    return measure if count_shared(result, split) else f"held-out {measure}"
 
 
 def split_name(result: Mapping[str, Any], split: str = "test") -> str:

@@ -108,7 +108,7 @@ def _read_json(path: Path) -> Iterator[RawRow]:
     text = _read_text(path)
     if not text.strip():
         return
-    value, rest = _parse_json(text, str(path), within=path)
+    value, rest = _parse_json(text, str(path), file=path)
     if rest and isinstance(value, dict):
         yield from _json_lines(path)
         return
@@ -139,14 +139,14 @@ def _json_lines(path: Path) -> Iterator[RawRow]:
         yield RawRow(place, value)
 
 
-def _parse_json(text: str, place: str, within: Path | None = None) -> tuple[Any, str]:
+def _parse_json(text: str, place: str, file: Path | None = None) -> tuple[Any, str]:
     """Parse the JSON value at the beginning of a text, and return it with the remaining text; if
     the text is the whole `file`, an error has its line number."""
     blank = len(text) - len(text.lstrip(_BLANK))
     try:
         value, end = _DECODER.raw_decode(text, blank)
     except json.JSONDecodeError as error:
-        where = place if within is None else f"{within}:{error.lineno}"
+        where = place if file is None else f"{file}:{error.lineno}"
         raise DataError(f"{where}: invalid JSON at column {error.colno}: {error.msg}") from error
     except (RecursionError, ValueError) as error:
         # Nesting beyond the stack, an integer of thousands of digits, or a repeated key.
@@ -174,11 +174,11 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
             wrong = [name for name in header if not name or header.count(name) > 1]
             if wrong:
                 raise DataError(
-                    f"{path}:{line}: columns of the header need unique names, got {wrong[0]!r}"
+                    f"{path}:{line}: the header needs unique column names, got {wrong[0]!r}"
                 )
         elif len(cells) != len(header):
             raise DataError(
-                f"{path}:{line}: {counted(len(cells), 'cell')} where the header has {len(header)} "
+                f"{path}:{line}: {counted(len(cells), 'cell')} but the header has {len(header)} "
                 f"({', '.join(header)}); quote cells that contain commas"
             )
         else:

@@ -95,7 +95,7 @@ def check(path: str | Path) -> None:
     except sqlite3.Error as error:
         raise ConfigError(f"cannot read the search index {str(path)!r}: {error}") from error
     if application_id != _APPLICATION_ID:
-        raise ConfigError(f"{str(path)!r} was not made by `tutelage index`; index your files again")
+        raise ConfigError(f"{str(path)!r} was not created by `tutelage index`; create a new index")
 
 
 def search(path: str | Path, query: str, count: int) -> list[Passage]:

@@ -30,12 +30,12 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
     def __init__(
         self,
         key: str,
-        places: Mapping[str, str],
-        accept: Callable[[object], Entry],
+        locations: Mapping[str, str],
+        convert: Callable[[object], Entry],
     ) -> None:
-        """Register `places`, a mapping of names to `module:attribute`. `accept` converts an object
-        of a user's file to an entry, or raises `ConfigError`."""
-        self.key, self._places, self._accept = key, places, accept
+        """Register `locations`, names mapped to `module:attribute`. `convert` turns a user's object
+        into an entry, or raises `ConfigError`."""
+        self.key, self._places, self._accept = key, locations, convert
         self._loaded: dict[str, Entry] = {}
 
     def __iter__(self) -> Iterator[str]:

@@ -239,13 +239,13 @@ def _error_line(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _read_schema(written: Mapping[str, Any], owner: str = "the tool") -> Signature:
+def _read_schema(raw_schema: Mapping[str, Any], owner: str = "the tool") -> Signature:
     """Create a signature from a server's JSON schema. Raises `ConfigError` if the schema is
     invalid."""
     from jsonschema.exceptions import best_match
 
-    checker = schema_validator(written, owner)
-    plain = {key: value for key, value in written.items() if key != "$schema"}
+    checker = schema_validator(raw_schema, owner)
+    plain = {key: value for key, value in raw_schema.items() if key != "$schema"}
     schema: JSON = remove_titles(plain)
     schema.setdefault("properties", {})
 
@@ -267,14 +267,14 @@ def _read_schema(written: Mapping[str, Any], owner: str = "the tool") -> Signatu
     return Signature(schema, check)
 
 
-def _convert_tools(listed: Sequence[McpTool], server: str) -> list[Tool]:
+def _convert_tools(entries: Sequence[McpTool], server: str) -> list[Tool]:
     """Convert a server's tools to unbound `Tool`s. Raises `ConfigError`."""
     tools: dict[str, Tool] = {}
-    for each in listed:
+    for each in entries:
         name = _NOT_A_NAME.sub("_", each.name)[:64]
         if name in tools:
             raise ConfigError(
-                f"the MCP server {server!r} has two tools that the model would see as {name!r}"
+                f"the MCP server {server!r} has two tools with the same converted name {name!r}"
             )
         signature = _read_schema(each.input_schema, f"the MCP tool {each.name!r} of {server!r}")
         about = (each.description or "").strip()
@@ -286,12 +286,12 @@ def _convert_tools(listed: Sequence[McpTool], server: str) -> list[Tool]:
     return list(tools.values())
 
 
-def _make_function(name: str, typed: bool) -> Callable[..., Coroutine[Any, Any, str]]:
+def _make_function(name: str, has_schema: bool) -> Callable[..., Coroutine[Any, Any, str]]:
     """Create the function of an MCP tool; its first argument is the server set by `Tool.bind`."""
 
     async def run(server: _Server, /, **arguments: Any) -> str:
         result = await server.call(name, arguments)
-        text = result_text(result, name, typed and not result.is_error)
+        text = result_text(result, name, has_schema and not result.is_error)
         if result.is_error:
             raise ToolError(text or f"{name} failed")
         return text

@@ -48,8 +48,8 @@ def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> d
         for new in _resolve(reference, options or ToolOptions()):
             if new.name in tools:
                 raise ConfigError(
-                    f"duplicate tool name {new.name!r}, again from {reference!r}; rename your "
-                    "own with @tool('name'), or leave out one of the two"
+                    f"duplicate tool name {new.name!r}, also defined by {reference!r}; rename "
+                    "your own with @tool('name'), or remove one of the two"
                 )
             tools[new.name] = new
     return tools

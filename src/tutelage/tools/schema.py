@@ -146,14 +146,14 @@ def schema_validator(schema: Mapping[str, Any], owner: str) -> Any:
     return dialect(schema, registry=registry)
 
 
-def _check_references(part: Any, resolver: Any) -> None:
+def _check_references(resource: Any, resolver: Any) -> None:
     """Raise `Unresolvable` if a JSON schema has a reference outside itself."""
-    resolver = resolver.in_subresource(part)
+    resolver = resolver.in_subresource(resource)
     for name in ("$ref", "$dynamicRef", "$recursiveRef"):
-        if isinstance(part.contents, Mapping) and name in part.contents:
-            resolver.lookup(part.contents[name])
-    for below in part.subresources():
-        _check_references(below, resolver)
+        if isinstance(resource.contents, Mapping) and name in resource.contents:
+            resolver.lookup(resource.contents[name])
+    for child in resource.subresources():
+        _check_references(child, resolver)
 
 
 def resolve_ref(schema: object, root: JSON) -> JSON:

@@ -36,8 +36,7 @@ def search_tool(options: ToolOptions) -> Tool:
 
 
 def google_search_tool(options: ToolOptions) -> Tool:
-    """Create the tool `google_search`, which searches the web if an API key is set, else the
-    corpus.
+    """Create the tool `google_search`: web search with an API key, else the local corpus.
 
     `SERPER_URL` overrides the address, for a proxy. Raises `ConfigError` without key and corpus.
     """
@@ -77,7 +76,7 @@ def format_passages(passages: Sequence[corpus.Passage]) -> str:
     return "\n".join(lines)
 
 
-def _local_search(options: ToolOptions, name: str, about: str) -> Tool:
+def _local_search(options: ToolOptions, name: str, description: str) -> Tool:
     path = options.index_path
     if path is None:
         raise ConfigError(
@@ -95,7 +94,7 @@ def _local_search(options: ToolOptions, name: str, about: str) -> Tool:
         """
         return format_passages(corpus.search(path, query, RESULTS))
 
-    return replace(search, description=about)
+    return replace(search, description=description)
 
 
 async def _query_serper(url: str, key: str, query: str) -> list[corpus.Passage]:

@@ -22,12 +22,12 @@ def hash_source(path: Path, name: str = "") -> str:
     return hashlib.blake2b(message.encode(), digest_size=16).hexdigest()
 
 
-def _reachable_source(path: Path, name: str, seen: set[tuple[Path, str]]) -> Iterator[str]:
+def _reachable_source(path: Path, name: str, visited: set[tuple[Path, str]]) -> Iterator[str]:
     """Yield the dumped statements that define `name` and its dependencies, or all statements if
     `name` is empty."""
-    if (path, name) in seen:
+    if (path, name) in visited:
         return
-    seen.add((path, name))
+    visited.add((path, name))
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
         statements = ast.parse(text).body
@@ -51,7 +51,7 @@ def _reachable_source(path: Path, name: str, seen: set[tuple[Path, str]]) -> Ite
                     base = path.parent.joinpath(*dotted.split("."))
                     for file in (base.with_suffix(".py"), base / "__init__.py"):
                         if dotted and file.is_file():
-                            yield from _reachable_source(file.resolve(), attribute, seen)
+                            yield from _reachable_source(file.resolve(), attribute, visited)
 
 
 def _defined_names(statement: ast.stmt) -> set[str]:

@@ -163,6 +163,6 @@ def _load_vocabulary(split: Split) -> _Vocabulary:
     return _select(read["names"], held_out), _select(items, held_out), templates
 
 
-def _select(those: Sequence[_T], held_out: bool) -> list[_T]:
+def _select(items: Sequence[_T], held_out: bool) -> list[_T]:
     """Return the items held out from training, or all other items."""
-    return [x for i, x in enumerate(those) if (i % HELD_OUT_EVERY == 0) is held_out]
+    return [x for i, x in enumerate(items) if (i % HELD_OUT_EVERY == 0) is held_out]

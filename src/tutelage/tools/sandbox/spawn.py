@@ -75,8 +75,8 @@ class _Server:
             socket.send_fds(self._line, [json.dumps(request).encode()], [e.fileno() for e in ends])
 
 
-def _end_server(line: socket.socket, process: subprocess.Popen[bytes], base: str) -> None:
-    line.close()
+def _end_server(control: socket.socket, process: subprocess.Popen[bytes], base: str) -> None:
+    control.close()
     if process.stderr is not None:
         process.stderr.close()
     try:

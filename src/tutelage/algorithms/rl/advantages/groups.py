@@ -42,7 +42,7 @@ def group_counts(
 def groups_of(batch: Packed) -> Tensor:
     """Return the group of each rollout. Raises `ValueError` if the batch has no groups."""
     if batch.group_N is None:
-        raise ValueError("a group estimator needs groups_B: the id of the task of each row")
+        raise ValueError("group estimators need groups_B, the task id of each row")
     return batch.group_N
 
 
@@ -57,9 +57,9 @@ def sum_G(x_N: Tensor, group_N: Tensor, groups: int) -> Tensor:
     return x_N.new_zeros(groups).index_add(0, group_N, x_N)
 
 
-def extreme_G(x_N: Tensor, group_N: Tensor, groups: int, which: str) -> Tensor:
+def extreme_G(x_N: Tensor, group_N: Tensor, groups: int, reduce: str) -> Tensor:
     """Return the minimum (`amin`) or maximum (`amax`) of `x_N` in each group."""
-    return x_N.new_zeros(groups).scatter_reduce(0, group_N, x_N, which, include_self=False)
+    return x_N.new_zeros(groups).scatter_reduce(0, group_N, x_N, reduce, include_self=False)
 
 
 def centred(batch: Packed, weights_N: Tensor | None = None) -> Tensor:

@@ -125,11 +125,11 @@ def _check_loss(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
     )
 
 
-def merge_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def merge_metrics(metrics: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Merge the metrics that `policy_loss` returned for several micro-batches."""
-    known = list(parts)
+    known = list(metrics)
     if not known:
-        raise ValueError("no metrics to merge; pass those of at least one micro-batch")
+        raise ValueError("no metrics to merge; pass the metrics of at least one micro-batch")
     tokens = torch.stack([part["tokens"] for part in known])
     merged = {"tokens": tokens.sum()}
     merged["ratio_max"] = torch.stack([part["ratio_max"] for part in known]).max()
@@ -153,9 +153,9 @@ def _compute_metrics(inputs: LossInputs, clipped_BT: Tensor) -> dict[str, Tensor
 
 
 def _resolve_clip_range(
-    loss: Loss, both: float | None, low: float | None, high: float | None, dual: float
+    loss: Loss, default: float | None, low: float | None, high: float | None, dual: float
 ) -> tuple[float, float]:
-    own = (both, both) if both is not None else loss.clip or (0.0, 0.0)
+    own = (default, default) if default is not None else loss.clip or (0.0, 0.0)
     low = own[0] if low is None else low
     high = own[1] if high is None else high
     for name, value in (("clip_ratio_low", low), ("clip_ratio_high", high)):
