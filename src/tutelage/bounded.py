@@ -109,7 +109,7 @@ def parse_json(
 
 
 def parse_arguments(text: str) -> Any:
-    """Parse a tool call's arguments, which must be serialisable as JSON again.
+    """Parse a tool call's arguments, and raise `ValueError` if they cannot be written as JSON.
 
     Raises `ValueError` as `parse_json`, and for values that some JSON parsers lack: NaN and
     Infinity, numbers beyond a float or 64 bits, unpaired surrogates.

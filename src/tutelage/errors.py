@@ -112,8 +112,8 @@ class RunBusyError(RunError):
 
 class MissingExtraError(TutelageError, ImportError):
     """Raised for a package that is not installed, or a failed download; the message has the extra
-    or the command to install it. The exit code is `EX_UNAVAILABLE` of `sysexits.h`, at which `make
-    train` continues."""
+    or the command to install it. The exit code is the one of `sysexits.h`, at which `make train`
+    continues."""
 
     exit_code = 69
 
@@ -163,7 +163,7 @@ class UnreachableError(EngineError):
 
 
 class FailureBudgetError(TutelageError, RuntimeError):
-    """Raised if too many rollouts fail."""
+    """Raised if too many rollouts fail, so that no data is left to train on."""
 
     exit_code = 1
 

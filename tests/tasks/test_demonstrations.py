@@ -118,7 +118,7 @@ def test_what_cannot_have_happened_is_refused(
     ("row", "told"),
     [
         (["x"], "an object"),
-        ({"text": "x"}, "no demonstration; the row has 'text'"),
+        ({"text": "x"}, "not a demonstration; the row has 'text'"),
         ({"question": "x", "answer": " "}, "'answer'"),
         ({"messages": [USER, SAYS], "tools": [{"function": {"name": "f"}}]}, "parameters"),
         ({"messages": [USER, SAYS], "tools": [{"parameters": {}}]}, "tools[0].name"),

@@ -128,7 +128,7 @@ class _SkyRLEnvironment(Environment):
         prompt = [message.to_dict() for message in task.messages()] if task.has_input else []
         shown, info = await call(self._inner.init, prompt)
         if list(shown[: len(prompt)]) != prompt:
-            raise ValueError("init changed the task's messages; it may only add some after them")
+            raise ValueError("init changed the task's messages; it may only append messages")
         return Observation(tuple(map(Message.from_dict, shown[len(prompt) :])), info=info or {})
 
     async def step(self, action: Message) -> Step:

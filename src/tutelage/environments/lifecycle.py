@@ -268,13 +268,13 @@ class RolloutEnvironment:
     def _convert_info(self, value: Any, phase: str) -> JSON:
         """Convert an info dictionary to JSON values, including NumPy arrays and scalars."""
 
-        def plain(value: Any) -> Any:
+        def to_json(value: Any) -> Any:
             if hasattr(value, "tolist"):
                 return value.tolist()
             raise TypeError(f"a {type(value).__name__} is not JSON")
 
         try:
-            text = json.dumps({**value}, default=plain, allow_nan=False)
+            text = json.dumps({**value}, default=to_json, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise self._record_error(
                 phase, f"the info cannot be recorded ({error}); return a dict of JSON values"

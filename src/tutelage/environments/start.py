@@ -157,8 +157,8 @@ async def play_demonstrations(
     """
     expert = factory.expert
 
-    async def play(number: int) -> tuple[PlayedEpisode, Demonstration]:
-        task, seed = tasks[number % len(tasks)], seeds.child(number)
+    async def play(index: int) -> tuple[PlayedEpisode, Demonstration]:
+        task, seed = tasks[index % len(tasks)], seeds.child(index)
         rng, tools = seed.child("actions").python(), list[ToolSpec]()
 
         def act(task: Task, messages: Sequence[Message], observation: Observation) -> Message:
@@ -187,7 +187,7 @@ async def play_demonstrations(
         said = [*episode.messages]
         while said and said[-1].role != "assistant":
             said.pop()
-        place = f"{factory.name}, episode {number}"
+        place = f"{factory.name}, episode {index}"
         return episode, Demonstration(tuple(said), tuple(tools), place, factory.name)
 
     played: list[tuple[PlayedEpisode, Demonstration]] = []

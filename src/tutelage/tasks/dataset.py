@@ -29,7 +29,7 @@ RowT = TypeVar("RowT", bound=Mapping[str, Any])
 
 
 def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
-    """Create a task from one raw row. Raises `DataError` with the row's place and the field."""
+    """Create a task from one raw row. Raises `DataError` with the row's location and the field."""
     if not isinstance(row.value, Mapping):
         raise DataError(
             f"{row.place}: a row must be an object of named fields, not "

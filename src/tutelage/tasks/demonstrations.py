@@ -83,8 +83,8 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
         if asked is None or said is None:
             there = ", ".join(repr(name) for name in fields) or "nothing"
             raise DataError(
-                f"{place}: no demonstration; the row has {there}, and needs 'messages', or one of "
-                f"{', '.join(INPUT_FIELDS[:-1])} with one of {', '.join(ANSWER_FIELDS)}"
+                f"{place}: not a demonstration; the row has {there}; it needs 'messages' or one of "
+                f"{', '.join(INPUT_FIELDS[:-1])} and one of {', '.join(ANSWER_FIELDS)}"
             )
         question, answer = fields[asked], fields[said]
         if isinstance(answer, (int, float)) and not isinstance(answer, bool):

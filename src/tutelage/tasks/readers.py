@@ -103,8 +103,8 @@ def _read_text(path: Path) -> str:
 
 
 def _read_json(path: Path) -> Iterator[RawRow]:
-    """Yield the rows of an array, of JSON lines, or of a single object, which is a row or has the
-    list of rows under one of its keys."""
+    """Yield the rows of an array, of JSON Lines, or of a single object, which is a row or has a
+    list of rows under one key."""
     text = _read_text(path)
     if not text.strip():
         return

@@ -234,13 +234,13 @@ def _size_error() -> ExpressionError:
 def _bound_result(
     compute: Callable[[Fraction, Fraction], Fraction | int],
 ) -> Callable[[Fraction, Fraction], Fraction]:
-    def bounded(left: Fraction, right: Fraction) -> Fraction:
+    def wrapper(left: Fraction, right: Fraction) -> Fraction:
         try:
             return _check_size(Fraction(compute(left, right)))
         except ZeroDivisionError:
             raise ExpressionError("division by zero") from None
 
-    return bounded
+    return wrapper
 
 
 _EXACT = Algebra(

@@ -99,7 +99,7 @@ def mcp_tools(reference: str) -> list[Tool]:
 
 
 class _Server:
-    """Client of one MCP server, shared by all rollouts.
+    """Client of one MCP server, usable from any event loop.
 
     The client runs on an event loop in a separate thread, because a run has a new loop for every
     step and a connection must stay on one. A server that ends is restarted up to `restarts` times.

@@ -147,7 +147,7 @@ def schema_validator(schema: Mapping[str, Any], owner: str) -> Any:
 
 
 def _check_references(resource: Any, resolver: Any) -> None:
-    """Raise `Unresolvable` if a JSON schema has a reference outside itself."""
+    """Raise `Unresolvable` if a JSON schema refers to another document."""
     resolver = resolver.in_subresource(resource)
     for name in ("$ref", "$dynamicRef", "$recursiveRef"):
         if isinstance(resource.contents, Mapping) and name in resource.contents:

@@ -104,9 +104,9 @@ def _full_kl(logits_BTV: Tensor, ref_logits_BTV: Tensor) -> Tensor:
 def kl_pull(
     logp_BT: Tensor, ref_logp_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, kind: str
 ) -> float | None:
-    """Return the ratio of two gradient norms with respect to the log-probabilities: of the KL loss,
-    and of the policy loss with these advantages. None if no scored token (others are NaN) has an
-    advantage."""
+    """Return the gradient norm of the KL loss relative to that of the policy loss, both with
+    respect to log-probabilities. None if no scored token has an advantage; unscored tokens are
+    NaN."""
     pushed_BT = mask_BT & (advantages_BT != 0) & ~logp_BT.isnan()
     logp_K = logp_BT[pushed_BT].requires_grad_()
     if not logp_K.numel():

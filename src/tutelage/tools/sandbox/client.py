@@ -67,7 +67,7 @@ class CodeResult:
 
 
 class Sandbox:
-    """An isolated Python interpreter with persistent state, which ends when `async with` exits."""
+    """Isolated Python interpreter with persistent state, ended by `close` or `async with`."""
 
     def __init__(self, limits: SandboxLimits | None = None, *, tier: Tier | None = None) -> None:
         """Create a sandbox without starting it.
@@ -254,7 +254,7 @@ class _Session:
 
 @functools.cache
 def tier_problems() -> dict[Tier, str | None]:
-    """Test each sandbox tier once, and return the reason of a failure, or None, by tier."""
+    """Test each sandbox tier once, and return its error message or None, by tier."""
     values: dict[Tier, str | None] = {}
 
     def work() -> None:

@@ -138,7 +138,7 @@ def restrict(tier: Tier, limits: SandboxLimits, view: FileSystemView, home: str)
     if tier == "rlimit":
         readable = [*view.parts, *view.files, *view.package_paths()]
         readable += [*_SYSTEM_FILES, *_DEVICES[1:]]
-        _restrict_files(readable, [home, "/dev/null"], listed=view.folders)
+        _restrict_files(readable, [home, "/dev/null"], listable=view.folders)
     _install_filter(program(os.getpid(), shared_files=tier != "namespaces"))
 
 
@@ -243,11 +243,11 @@ def _install_filter(program: bytes) -> None:
 
 
 def _restrict_files(
-    readable: Iterable[str], writable: Iterable[str], listed: Iterable[str] = ()
+    readable: Iterable[str], writable: Iterable[str], listable: Iterable[str] = ()
 ) -> None:
     """Restrict file access to paths below `readable` and `writable` (Landlock).
 
-    Folders below `listed` can be listed too. Raises `OSError` without Landlock.
+    Folders below `listable` can be listed too. Raises `OSError` without Landlock.
     """
     version = int(_libc().syscall(_NR_LANDLOCK_CREATE, None, 0, 1))
     if version <= 0:
@@ -262,7 +262,7 @@ def _restrict_files(
     number = _check(
         libc.syscall(_NR_LANDLOCK_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset"
     )
-    values = ((_READ_RIGHTS, readable), (rights, writable), (_LIST_RIGHT, listed))
+    values = ((_READ_RIGHTS, readable), (rights, writable), (_LIST_RIGHT, listable))
     for allowed, paths in values:
         for path in paths:
             _allow_path(libc, number, path, allowed)

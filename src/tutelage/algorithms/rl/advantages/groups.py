@@ -91,6 +91,6 @@ def deviation(batch: Packed, centred_N: Tensor) -> Tensor:
 
 
 def over_tokens(batch: Packed, advantages_N: Tensor) -> Estimate:
-    """Expand one advantage per rollout to its tokens; returns equal advantages."""
+    """Expand one advantage per rollout to all of its tokens, also as the returns."""
     spread_NL = advantages_N.unsqueeze(1).expand_as(batch.rewards_NL)
     return Estimate(spread_NL, spread_NL)

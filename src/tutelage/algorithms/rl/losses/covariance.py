@@ -32,11 +32,11 @@ def count_selected(ratio: float, tokens: int, key: str) -> int:
     return max(1, int(ratio * tokens))
 
 
-def mark_tokens(mask_BT: Tensor, chosen_K: Tensor) -> Tensor:
-    """Return a mask [B, T] that is True at the trained tokens with the indices `chosen_K`."""
+def mark_tokens(mask_BT: Tensor, index_K: Tensor) -> Tensor:
+    """Return a mask [B, T] that is True at the trained tokens with the indices `index_K`."""
     trained = mask_BT != 0
     flags_K = torch.zeros(int(trained.sum()), dtype=torch.bool, device=mask_BT.device)
-    flags_K[chosen_K] = True
+    flags_K[index_K] = True
     selection_BT = torch.zeros_like(trained)
     selection_BT[trained] = flags_K
     return selection_BT
