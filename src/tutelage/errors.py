@@ -157,7 +157,7 @@ class UnreachableError(EngineError):
     def __init__(
         self, message: str, reason: Literal["connect", "timeout", "broken"] = "broken"
     ) -> None:
-        """`reason` is `connect` if no server received the request."""
+        """Create the error; `reason` is `connect` if no server received the request."""
         super().__init__(message)
         self.reason = reason
 

@@ -264,7 +264,7 @@ class Call:
 
     @property
     def answer(self) -> str:
-        """Return the content of `reply` without its thought."""
+        """Return the content of `reply` without reasoning."""
         return (self.reply.content or "")[len(self.thought) :]
 
 

@@ -366,5 +366,5 @@ def test_an_estimator_reads_the_settings_that_it_declares_and_no_others(name, se
 def test_an_estimator_that_divides_by_zero_is_named() -> None:
     batch: Any = SimpleNamespace(mask_NL=torch.tensor([[True, False]]))
     values_NL = torch.tensor([[float("nan"), 0.0]])
-    with pytest.raises(ConfigError, match=r"adv_estimator='mine.py:spread' returned nan"):
+    with pytest.raises(ConfigError, match=r"adv_estimator='mine.py:spread' returned NaN"):
         advantages._check_estimate("mine.py:spread", Estimate(values_NL, values_NL), batch)

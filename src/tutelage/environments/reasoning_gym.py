@@ -52,7 +52,7 @@ def make_factory(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory
         raise ConfigError(f"reasoning_gym:{argument} is not supported: {REFUSED[argument]}")
     if scoring not in ("exact", "graded"):
         raise ConfigError(f"scoring must be 'exact' or 'graded', got {scoring!r}")
-    entries = _Entries(argument, config)
+    entries = _EntryCache(argument, config)
     try:
         first: Mapping[str, Any] = entries.dataset(0)[0]
     except Exception as error:
@@ -74,7 +74,7 @@ def _expert_answer(task: Task, messages: Sequence[Message]) -> Message:
     return Message("assistant", str(task["answer"]))
 
 
-class _Entries:
+class _EntryCache:
     """Entries of a dataset by seed and index, created on first use."""
 
     def __init__(self, name: str, config: Mapping[str, Any]) -> None:
@@ -125,7 +125,7 @@ class _Entries:
 class _QuestionEnvironment(Environment):
     """Single-turn episode with one question."""
 
-    def __init__(self, entries: _Entries, graded: bool) -> None:
+    def __init__(self, entries: _EntryCache, graded: bool) -> None:
         self._entries, self._graded = entries, graded
         self._task = Task("", {})
 

@@ -119,7 +119,7 @@ def _read_passages(file: str | Path) -> Iterator[Passage]:
     path = Path(file)
     suffix = path.suffix.lower()
     if suffix in (".txt", ".md", ".markdown"):
-        yield from _text_passages(path)
+        yield from _split_text_file(path)
     elif suffix in (".json", ".jsonl", ".ndjson", ".csv", ".parquet"):
         for row in read_rows(path):
             if not isinstance(row.value, dict):
@@ -141,7 +141,7 @@ def _read_passages(file: str | Path) -> Iterator[Passage]:
         )
 
 
-def _text_passages(path: Path) -> Iterator[Passage]:
+def _split_text_file(path: Path) -> Iterator[Passage]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

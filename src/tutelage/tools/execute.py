@@ -176,7 +176,7 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
 
-    def settle(value: T | None, error: BaseException | None) -> None:
+    def set_result(value: T | None, error: BaseException | None) -> None:
         if future.done():
             return
         if error is None:
@@ -184,7 +184,7 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
         else:
             future.set_exception(error)
 
-    def work() -> None:
+    def run() -> None:
         value, error = None, None
         try:
             value = context.run(fn)
@@ -198,9 +198,9 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
             error = failure
         # The loop is closed if the program ended while the thread was running.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, value, error)
+            loop.call_soon_threadsafe(set_result, value, error)
 
-    threading.Thread(target=work, name="tutelage-call", daemon=True).start()
+    threading.Thread(target=run, name="tutelage-call", daemon=True).start()
     return await future
 
 

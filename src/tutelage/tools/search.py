@@ -115,10 +115,10 @@ async def _query_serper(url: str, key: str, query: str) -> list[corpus.Passage]:
         raise ToolError(f"Serper answered with status {response.status_code}")
     results: Any = data.get("organic") if isinstance(data, dict) else None
     items: list[Any] = results if isinstance(results, list) else []
-    return [_web_passage(item) for item in items[:RESULTS] if isinstance(item, dict)]
+    return [_to_passage(item) for item in items[:RESULTS] if isinstance(item, dict)]
 
 
-def _web_passage(item: Mapping[str, Any]) -> corpus.Passage:
+def _to_passage(item: Mapping[str, Any]) -> corpus.Passage:
     link = item.get("link")
     snippet = str(item.get("snippet") or "")
     return str(item.get("title") or ""), f"{snippet} ({link})" if link else snippet

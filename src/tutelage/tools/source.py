@@ -18,11 +18,11 @@ _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 def hash_source(path: Path, name: str = "") -> str:
     """Hash the definition of `name` in a Python file, or the whole file."""
-    message = "\0".join(_reachable_source(path.resolve(), name, set()))
+    message = "\0".join(_collect_source(path.resolve(), name, set()))
     return hashlib.blake2b(message.encode(), digest_size=16).hexdigest()
 
 
-def _reachable_source(path: Path, name: str, visited: set[tuple[Path, str]]) -> Iterator[str]:
+def _collect_source(path: Path, name: str, visited: set[tuple[Path, str]]) -> Iterator[str]:
     """Yield the dumped statements that define `name` and its dependencies, or all statements if
     `name` is empty."""
     if (path, name) in visited:
@@ -51,7 +51,7 @@ def _reachable_source(path: Path, name: str, visited: set[tuple[Path, str]]) -> 
                     base = path.parent.joinpath(*dotted.split("."))
                     for file in (base.with_suffix(".py"), base / "__init__.py"):
                         if dotted and file.is_file():
-                            yield from _reachable_source(file.resolve(), attribute, visited)
+                            yield from _collect_source(file.resolve(), attribute, visited)
 
 
 def _defined_names(statement: ast.stmt) -> set[str]:

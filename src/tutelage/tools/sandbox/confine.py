@@ -69,7 +69,7 @@ def enter_root(root: str, view: FileSystemView, limits: SandboxLimits) -> None:
     The process must already be in new namespaces.
     """
     _build_root(root, view, limits)
-    _become_nobody()
+    _switch_user()
     _drop_privileges()
     die_with_parent()  # a change of user by root clears it
 
@@ -121,7 +121,7 @@ def _bind_mount(root: str, path: str) -> bool:
     return True
 
 
-def _become_nobody() -> None:
+def _switch_user() -> None:
     """Switch to the unprivileged user of the namespace."""
     if os.getuid() != INSIDE_UID:
         os.setgroups([])

@@ -135,7 +135,7 @@ def _watch(
     home = "" if tier == "namespaces" else os.path.join(base, f"{os.getpid()}")
     if home:
         os.mkdir(home, 0o700)
-    start = _start_in_namespaces if tier == "namespaces" else _start_directly
+    start = _start_in_namespaces if tier == "namespaces" else _start_child
     child = start(_StartRequest(tier, limits, channel, lifeline, view, home or root, count))
     os.close(channel)
     try:
@@ -158,7 +158,7 @@ def _wait_for_end(child: int, lifeline: int, home: str, limits: SandboxLimits) -
 
 
 def _kill_all(child: int) -> None:
-    """Kill the sandbox process and wait for it and its orphans, which the watcher has adopted."""
+    """Kill the sandbox process, and wait until it and its orphaned children have ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
@@ -166,7 +166,7 @@ def _kill_all(child: int) -> None:
             os.wait()
 
 
-def _start_directly(request: _StartRequest) -> int:
+def _start_child(request: _StartRequest) -> int:
     child = os.fork()
     if child == 0:
         os.close(request.lifeline)

@@ -70,7 +70,7 @@ class _Server:
         return self._process.poll() is None
 
     def start(self, request: dict[str, Any], *ends: socket.socket) -> None:
-        """Request a sandbox, and send it its ends of the message channel and lifeline sockets."""
+        """Request a sandbox, and send its ends of the message channel and the lifeline socket."""
         with self._lock:
             socket.send_fds(self._line, [json.dumps(request).encode()], [e.fileno() for e in ends])
 
