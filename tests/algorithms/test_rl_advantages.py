@@ -325,7 +325,7 @@ def test_refuses_what_it_cannot_mean():
         estimate_advantages("grppo", rewards, rewards, groups_B=["a"])
     with pytest.raises(ConfigError, match=r"single_member='zeros'.*did you mean 'zero'"):
         estimate_advantages("rloo", rewards, rewards, groups_B=["a"], single_member="zeros")
-    with pytest.raises(ValueError, match="needs groups_B"):
+    with pytest.raises(ValueError, match="need groups_B"):
         estimate_advantages("rloo", rewards, rewards)
     with pytest.raises(ValueError, match="length 2 for 1 row;"):
         estimate_advantages("rloo", rewards, rewards, groups_B=["a", "b"])

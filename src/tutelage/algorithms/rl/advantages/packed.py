@@ -97,8 +97,8 @@ class TokenSlots:
         return x_BT
 
     def pack_rewards(self, rewards_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Return packed rewards [N, L], with masked rewards added to the last trained token, and
-        the sum per rollout [N]."""
+        """Return rewards [N, L] with masked rewards on the last trained token, and their sums
+        [N]."""
         index = self.index
         check_shapes(index.mask_BT, rewards_BT=rewards_BT)
         rewards_NL = self.pack(rewards_BT)
