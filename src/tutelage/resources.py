@@ -65,7 +65,7 @@ class LLM:
         lines = [w for w in ("trainable", "frozen") if getattr(self, w)]
         lines += ["endpoint"] if self.endpoint is not None and self.client is None else []
         if "frozen" in lines and len(lines) > 1:
-            raise ConfigError(f"LLM {self.name!r} has {' and '.join(lines)}; remove one of them")
+            raise ConfigError(f"LLM {self.name!r} sets {' and '.join(lines)}; remove one of them")
 
     def sampling(self, default: Sampling) -> Sampling:
         """Return `default`, updated with the sampling fields set on this resource."""

@@ -172,11 +172,11 @@ def loss(*args: object, **options: Any) -> Callable[[Callable[..., TokenLoss]], 
 def _check_fields(name: str, cls: type, args: Iterable[object], names: Iterable[str]) -> None:
     if any(True for _ in args):
         raise TypeError(f"use @{name}() with parentheses")
-    known = [field.name for field in fields(cls) if field.name != "function"]
-    for need in names:
-        if need not in known:
+    allowed = [field.name for field in fields(cls) if field.name != "function"]
+    for option in names:
+        if option not in allowed:
             raise TypeError(
-                f"@{name} has no option {need!r}{hint(need, known)}; use {', '.join(known)}"
+                f"@{name} has no option {option!r}{hint(option, allowed)}; use {', '.join(allowed)}"
             )
 
 

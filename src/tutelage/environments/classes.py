@@ -93,13 +93,13 @@ class _RowEnvironment(Environment):
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Reset the environment named by the task's `environment` field. Raises `DataError`."""
-        chosen = str(task.fields.get("environment"))
-        if chosen not in self._factories:
+        key = str(task.fields.get("environment"))
+        if key not in self._factories:
             raise DataError(
-                f"task {task.id!r} has environment={chosen!r}; use one of {[*self._factories]}"
+                f"task {task.id!r} has environment={key!r}; use one of {[*self._factories]}"
             )
         row = {name: value for name, value in task.fields.items() if name != "environment"}
-        self._inner = self._factories[chosen].make()
+        self._inner = self._factories[key].make()
         return await self._inner.reset(replace(task, fields=row), seed)
 
     async def step(self, action: Message) -> Step:

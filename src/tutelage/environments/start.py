@@ -90,11 +90,11 @@ def check_repeats(
         return
     with ThreadPoolExecutor(1) as pool:  # the caller may be in an event loop
         played = check_deterministic(factory, task, seed, step_timeout)
-        found = pool.submit(asyncio.run, played).result()
-    if found is not None:
+        difference = pool.submit(asyncio.run, played).result()
+    if difference is not None:
         raise ConfigError(
             f"the environment {factory.name!r} gave two different episodes for the same task, seed "
-            f"and actions: {found}; draw all random numbers from the seed of reset(), or set "
+            f"and actions: {difference}; draw all random numbers from the seed of reset(), or set "
             "`deterministic = False` on its class"
         )
 

@@ -48,16 +48,16 @@ def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
             ) from error
     if input_required:
         _check_input(row.place, fields)
-    given = fields.get("id", "")
+    task_id = fields.get("id", "")
     if "id" not in fields:
         # A hash of the fields, whatever their order.
         text = json.dumps(fields, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-        given = "task_" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    if isinstance(given, bool) or not isinstance(given, (str, int)) or given == "":
+        task_id = "task_" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    if isinstance(task_id, bool) or not isinstance(task_id, (str, int)) or task_id == "":
         raise DataError(
-            f"{row.place}: field 'id' must be a non-empty string or an integer, not {given!r}"
+            f"{row.place}: field 'id' must be a non-empty string or an integer, not {task_id!r}"
         )
-    return Task(str(given), fields, row.place)
+    return Task(str(task_id), fields, row.place)
 
 
 class Dataset(Sequence[Task], Generic[RowT]):
@@ -169,13 +169,13 @@ def _assign_unique_ids(entries: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
     times: Counter[str] = Counter()
     tasks: list[Task] = []
     for place, task in rows:
-        known = first.setdefault(task.id, (place, task))
+        earlier = first.setdefault(task.id, (place, task))
         times[task.id] += 1
         if times[task.id] > 1:
-            if dict(known[1].fields) != dict(task.fields):
+            if dict(earlier[1].fields) != dict(task.fields):
                 raise DataError(
                     f"{place}: duplicate id {task.id!r}, already used by a different row, "
-                    f"{known[0]}; use a unique id for each row"
+                    f"{earlier[0]}; use a unique id for each row"
                 )
             # `name-2` for the second row of a name, and so on past what other rows are called.
             while (made := f"{task.id}-{times[task.id]}") in taken:
@@ -190,10 +190,10 @@ def _check_input(place: str, fields: Mapping[str, Any]) -> None:
     """Raise `DataError` for a row without a valid input field."""
     name = next((field for field in INPUT_FIELDS if field in fields), None)
     if name is None:
-        there = ", ".join(repr(field) for field in fields) or "nothing"
+        names = ", ".join(repr(field) for field in fields) or "nothing"
         near = [n for f in fields for n in difflib.get_close_matches(f.lower(), INPUT_FIELDS, n=1)]
         raise DataError(
-            f"{place}: no input field; the row has {there}; "
+            f"{place}: no input field; the row has {names}; "
             f"expected one of {', '.join(INPUT_FIELDS)}"
             + (f"; did you mean {near[0]!r}?" if near else "")
         )

@@ -78,22 +78,22 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
     if "messages" in fields:
         messages = read_messages(place, "messages", fields["messages"])
     else:
-        asked = next((name for name in INPUT_FIELDS if name in fields), None)
-        said = next((name for name in ANSWER_FIELDS if name in fields), None)
-        if asked is None or said is None:
-            there = ", ".join(repr(name) for name in fields) or "nothing"
+        field = next((name for name in INPUT_FIELDS if name in fields), None)
+        key = next((name for name in ANSWER_FIELDS if name in fields), None)
+        if field is None or key is None:
+            names = ", ".join(repr(name) for name in fields) or "nothing"
             raise DataError(
-                f"{place}: not a demonstration; the row has {there}; it needs 'messages' or one of "
+                f"{place}: not a demonstration; the row has {names}; it needs 'messages' or one of "
                 f"{', '.join(INPUT_FIELDS[:-1])} and one of {', '.join(ANSWER_FIELDS)}"
             )
-        question, answer = fields[asked], fields[said]
+        question, answer = fields[field], fields[key]
         if isinstance(answer, (int, float)) and not isinstance(answer, bool):
             answer = str(answer)
         if not isinstance(answer, str) or not answer.strip():
-            raise DataError(f"{place}: field {said!r} must be a string, not {short_repr(answer)}")
+            raise DataError(f"{place}: field {key!r} must be a string, not {short_repr(answer)}")
         if not isinstance(question, list):
             question = [{"role": "user", "content": question}]
-        messages = [*read_messages(place, asked, question), Message("assistant", answer)]
+        messages = [*read_messages(place, field, question), Message("assistant", answer)]
     if not any(m.role == "assistant" and m.extra.get("weight") != 0 for m in messages):
         raise DataError(
             f"{place}: field 'messages' has no assistant turn with a nonzero weight, so there "

@@ -123,14 +123,14 @@ def check_order(
     before = ""
     turns = messages if complete else [*messages, Message("assistant")]
     for i, message in enumerate(turns):
-        wrong = _order_error(message, before, open_calls)
-        if wrong is not None and i == len(messages):
+        problem = _order_error(message, before, open_calls)
+        if problem is not None and i == len(messages):
             raise DataError(
                 f"{place}: field {field!r} must end with a user message or a tool result "
-                f"for the agent to answer; otherwise {wrong}"
+                f"for the agent to answer; otherwise {problem}"
             )
-        if wrong is not None and (complete or message.role != "assistant"):
-            raise DataError(f"{place}: field '{field}[{i}]': {wrong}")
+        if problem is not None and (complete or message.role != "assistant"):
+            raise DataError(f"{place}: field '{field}[{i}]': {problem}")
         if message.role == "assistant":
             open_calls = [call.id for call in message.tool_calls]
         elif message.role == "tool" and message.name != UNREADABLE:

@@ -44,9 +44,9 @@ def check_characters(place: str, value: Any, field: str = "") -> None:
     """Raise `DataError` if a text has an unpaired surrogate, which UTF-8 cannot encode; such a text
     cannot be stored or sent to a model."""
     if isinstance(value, str):
-        if not value.isascii() and (half := _SURROGATE.search(value)):
+        if not value.isascii() and (match := _SURROGATE.search(value)):
             raise DataError(
-                f"{place}: field {field!r} has {half[0]!r}, an unpaired surrogate: remove it"
+                f"{place}: field {field!r} has {match[0]!r}, an unpaired surrogate: remove it"
             )
     elif isinstance(value, Mapping):
         for key, item in cast("Mapping[Any, Any]", value).items():
@@ -67,17 +67,17 @@ def read_rows(path: str | Path) -> list[RawRow]:
     path = Path(path)
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        known = ", ".join(sorted(READERS))
+        suffixes = ", ".join(sorted(READERS))
         raise DataError(
             f"unknown format of {str(path)!r}: suffix {path.suffix!r}; "
-            f"rename the file to end in one of {known}"
+            f"rename the file to end in one of {suffixes}"
         )
     if not path.is_file():
         files = [str(file) for file in path.parent.glob("*") if file.suffix.lower() in READERS]
         near = get_close_matches(str(path), files, n=1)
-        way = f"did you mean {near[0]!r}?" if near else "pass the path of one"
-        what = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise DataError(f"dataset {str(path)!r} {what}; {way}")
+        advice = f"did you mean {near[0]!r}?" if near else "pass the path of one"
+        problem = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise DataError(f"dataset {str(path)!r} {problem}; {advice}")
     limit = csv.field_size_limit(_LONGEST_CELL)
     try:
         rows = list(reader(path))
@@ -146,8 +146,8 @@ def _parse_json(text: str, place: str, file: Path | None = None) -> tuple[Any, s
     try:
         value, end = _DECODER.raw_decode(text, blank)
     except json.JSONDecodeError as error:
-        where = place if file is None else f"{file}:{error.lineno}"
-        raise DataError(f"{where}: invalid JSON at column {error.colno}: {error.msg}") from error
+        location = place if file is None else f"{file}:{error.lineno}"
+        raise DataError(f"{location}: invalid JSON at column {error.colno}: {error.msg}") from error
     except (RecursionError, ValueError) as error:
         # Nesting beyond the stack, an integer of thousands of digits, or a repeated key.
         raise DataError(f"{place}: cannot parse JSON: {error}") from error
@@ -171,10 +171,10 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
             continue
         if header is None:
             header = [cell.strip() for cell in cells]
-            wrong = [name for name in header if not name or header.count(name) > 1]
-            if wrong:
+            invalid = [name for name in header if not name or header.count(name) > 1]
+            if invalid:
                 raise DataError(
-                    f"{path}:{line}: the header needs unique column names, got {wrong[0]!r}"
+                    f"{path}:{line}: the header needs unique column names, got {invalid[0]!r}"
                 )
         elif len(cells) != len(header):
             raise DataError(

@@ -117,10 +117,10 @@ def _check_loss(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
                 "tokens; check it for divisions by zero, logarithms and exponentials"
             )
         return token
-    told = [x if x is None else tuple(x) for x in shapes]
+    actual = [x if x is None else tuple(x) for x in shapes]
     raise ConfigError(
         f"actor.policy_loss.loss_mode={mode!r} returned a {name}"
-        f"{f' of the shapes {told}' if shapes else ''}; return "
+        f"{f' of the shapes {actual}' if shapes else ''}; return "
         f"TokenLoss(loss_BT, clipped_BT) with tensors of the shape {shape!r} of inputs.logp_BT"
     )
 
