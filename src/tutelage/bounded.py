@@ -23,9 +23,9 @@ DIRECT: Mapping[str, None] = dict.fromkeys(("all://localhost", "all://127.0.0.1"
 
 
 def bypass_proxy_on_loopback(env: MutableMapping[str, str]) -> Mapping[str, str]:
-    """Add this machine to the hosts of `NO_PROXY` and `no_proxy` in `env` if a proxy is set, so
-    that HTTP clients reach it; return `env`. Without a proxy these variables would make Python's
-    clients ignore the proxies of macOS's settings."""
+    """Add the loopback hosts to `NO_PROXY` and `no_proxy` in `env` if a proxy is set, and return
+    `env`. Without a proxy, these variables would make Python's HTTP clients ignore the proxy
+    settings of macOS."""
     if not any(value and name.lower().endswith("_proxy") for name, value in env.items()):
         return env
     known = env.get("no_proxy") or env.get("NO_PROXY") or ""
@@ -37,8 +37,7 @@ def bypass_proxy_on_loopback(env: MutableMapping[str, str]) -> Mapping[str, str]
 
 
 class RepeatedKeyError(ValueError):
-    """A repeated key of one JSON object, of which readers keep the last value; `key` is its
-    name."""
+    """Raised for a repeated `key` in a JSON object, where most parsers keep the last value."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the key {key!r:.80} stands twice in one object; keep one of them")
@@ -46,7 +45,7 @@ class RepeatedKeyError(ValueError):
 
 
 def reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object from its members, as an `object_pairs_hook`. Raises
+    """Build a JSON object from its members, as an `object_pairs_hook`. Raises
     `RepeatedKeyError`."""
     made = dict(pairs)
     if len(made) < len(pairs):
@@ -56,7 +55,7 @@ def reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def json_lines(text: AnyStr) -> Iterator[tuple[int, AnyStr]]:
-    """Yield each line of JSON lines that is not blank, with its number from 1.
+    """Yield (line number, line) for each non-blank line of JSON Lines text.
 
     `\\n` alone ends a line, and a `\\r` before it is blank in JSON. `splitlines` would also cut at
     U+2028, U+2029 and U+0085, which may stand in a JSON string.
@@ -68,7 +67,7 @@ def json_lines(text: AnyStr) -> Iterator[tuple[int, AnyStr]]:
 
 
 def replace_surrogates(value: Any) -> Any:
-    """Return a JSON value with U+FFFD for unpaired surrogates, which UTF-8 cannot encode."""
+    """Replace unpaired surrogates, which UTF-8 cannot encode, in a JSON value by U+FFFD."""
     if isinstance(value, str) and not value.isascii():
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
@@ -86,7 +85,7 @@ def parse_json(
     deepest: int = DEEPEST,
     loads: Callable[[str | bytes], Any] = json.loads,
 ) -> Any:
-    """Return the value of JSON text. Raises `ValueError` if it is invalid, too long or too deep.
+    """Parse JSON text. Raises `ValueError` if it is invalid, too long or too deeply nested.
 
     A syntax error is a `json.JSONDecodeError`, with its position. `loads` may be another parser.
     """
@@ -110,7 +109,7 @@ def parse_json(
 
 
 def parse_arguments(text: str) -> Any:
-    """Return the value of a tool call's arguments, which is written as JSON again.
+    """Parse a tool call's arguments, and raise `ValueError` if they cannot be written as JSON.
 
     Raises `ValueError` as `parse_json`, and for values that some JSON parsers lack: NaN and
     Infinity, numbers beyond a float or 64 bits, unpaired surrogates.
@@ -122,7 +121,7 @@ def parse_arguments(text: str) -> Any:
 
 
 def _parse_integer(text: str) -> int:
-    """Return an integer. Raises `ValueError` beyond 64 bits."""
+    """Parse an integer. Raises `ValueError` if it exceeds 64 bits."""
     value = int(text)
     if not -(1 << 63) <= value < 1 << 64:
         raise ValueError(f"{text} is beyond 64 bits")
@@ -130,7 +129,7 @@ def _parse_integer(text: str) -> int:
 
 
 def _parse_float(text: str) -> float:
-    """Return a number. Raises `ValueError` for NaN and infinity."""
+    """Parse a number. Raises `ValueError` for NaN and infinity."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text} is no finite number")

@@ -41,13 +41,13 @@ from typing import Literal
 
 
 class TutelageError(Exception):
-    """Anything a user can fix; printed without a traceback."""
+    """Base class of errors that a user can fix; printed without a traceback."""
 
     exit_code = 2
 
 
 class ConfigError(TutelageError, ValueError):
-    """A key that does not exist, a value that does not fit, or keys that contradict each other."""
+    """Raised for an unknown config key, an invalid value, or contradictory keys."""
 
 
 SCHEMA_FIELD = "response_format"
@@ -55,7 +55,7 @@ SCHEMA_FIELD = "response_format"
 
 
 class ConstraintError(ConfigError):
-    """A constraint on a reply that cannot be enforced; `field` is the request field to fix."""
+    """Raised for a reply constraint that cannot be enforced; `field` is its request field."""
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
@@ -63,74 +63,76 @@ class ConstraintError(ConfigError):
 
 
 class DataError(TutelageError, ValueError):
-    """A dataset that cannot be read; the message names the file, the line and the field."""
+    """Raised for a dataset that cannot be read; the message has the file, line and field."""
 
 
 class RewardError(TutelageError, ValueError):
-    """A reward that is not a number, or a reward function that cannot grade a task. A training run
-    stops at both."""
+    """Raised for a reward that is not a number, or a reward function that cannot grade a task. Ends
+    a training run."""
 
 
 class AnswerError(RewardError):
-    """A grader that raised an exception on the model's output; the answer counts as wrong."""
+    """Raised if a grader fails on the model's output; the answer counts as wrong."""
 
 
 class GraderError(RewardError):
-    """A grader that could not run: an unreachable judge, a missing module, no sandbox. Inside a
-    rollout this is an infrastructure failure: it has no reward and stays out of all statistics."""
+    """Raised if a grader cannot run: an unreachable judge, a missing module, no sandbox. Inside
+    a rollout this is an infrastructure failure: it has no reward and is excluded from all
+    statistics."""
 
 
 class RewardTimeoutError(GraderError):
-    """A reward that did not return in time, which is no evidence about the answer."""
+    """Raised if a reward function does not return in time; it does not count against the answer."""
 
 
 class EnvironmentFailedError(TutelageError, RuntimeError):
-    """An environment that raised, hung, died, or returned an invalid value. Inside a rollout this
-    is an infrastructure failure."""
+    """Raised if an environment raises, hangs, dies, or returns an invalid value. Inside a rollout
+    this is an infrastructure failure."""
 
 
 class ToolDefinitionError(TutelageError, TypeError):
-    """A tool whose signature gives no JSON schema."""
+    """Raised for a tool whose signature cannot be converted to a JSON schema."""
 
 
 class ModelError(TutelageError, ValueError):
-    """A model that cannot be loaded, saved, or used to render a prompt."""
+    """Raised for a model that cannot be loaded, saved, or used to render a prompt."""
 
 
 class StoreError(TutelageError, OSError):
-    """A store that cannot be opened, written or read, or a model folder that cannot be written."""
+    """Raised for a store that cannot be opened, read or written, or an unwritable model folder."""
 
 
 class RunError(TutelageError, OSError):
-    """A run folder that is missing, incomplete or taken."""
+    """Raised for a run folder that is missing, incomplete or already in use."""
 
 
 class RunBusyError(RunError):
-    """A run that is in use by another process."""
+    """Raised for a run that is in use by another process."""
 
 
 class MissingExtraError(TutelageError, ImportError):
-    """A package that is not installed, or a failed download; the message names the extra or the
-    command to install it. The exit code is that of `sysexits.h`; `make train` continues at it."""
+    """Raised for a package that is not installed, or a failed download; the message has the extra
+    or the command to install it. The exit code is the one of `sysexits.h`, at which `make train`
+    continues."""
 
     exit_code = 69
 
 
 class EngineError(TutelageError, RuntimeError):
-    """A request that the engine refused or lost. Inside a rollout this is an infrastructure
-    failure."""
+    """Raised for a request that the engine refused or lost. Inside a rollout this is an
+    infrastructure failure."""
 
 
 class ContextOverflowError(EngineError):
-    """Prompt and answer together do not fit the model's context."""
+    """Raised if prompt and answer together exceed the model's context length."""
 
 
 class OutOfMemoryError(EngineError):
-    """A prompt that needs more memory than is free."""
+    """Raised for a prompt that needs more memory than is free."""
 
 
 class RemoteError(EngineError):
-    """An error status of a server's response; `status` is its HTTP status."""
+    """Raised for an error response of a server; `status` is its HTTP status."""
 
     def __init__(self, message: str, status: int = 500) -> None:
         super().__init__(message)
@@ -146,37 +148,37 @@ class RemoteError(EngineError):
 
 
 class MalformedReplyError(EngineError):
-    """A successful response of a server that is not a valid reply."""
+    """Raised for a successful response of a server that is not a valid reply."""
 
 
 class UnreachableError(EngineError):
-    """An address at which no server answered, after all retries."""
+    """Raised if no server answers at an address, after all retries."""
 
     def __init__(
         self, message: str, reason: Literal["connect", "timeout", "broken"] = "broken"
     ) -> None:
-        """`reason` is `connect` if no server received the request."""
+        """Create the error; `reason` is `connect` if no server received the request."""
         super().__init__(message)
         self.reason = reason
 
 
 class FailureBudgetError(TutelageError, RuntimeError):
-    """Too many failed rollouts: nothing is left to learn from."""
+    """Raised if too many rollouts fail, so that no data is left to train on."""
 
     exit_code = 1
 
 
 class SyncError(TutelageError, RuntimeError):
-    """A server whose weights differ from the trainer's after an update that it reported as done."""
+    """Raised if a server's weights differ from the trainer's after a completed update."""
 
     exit_code = 1
 
 
 class ServersLostError(FailureBudgetError, EngineError):
-    """All sampling servers are lost and none came back in time. Ends a run, which can be
+    """Raised if all sampling servers are lost and none returns in time. The run ends and can be
     resumed."""
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as `1 node` or `2,000 nodes`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def counted(count: int, noun: str) -> str:
+    """Format a number with its noun, such as `1 node` or `2,000 nodes`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -26,25 +26,25 @@ _MAX_NAMES = 3
 
 
 def temporary_path(path: Path) -> Path:
-    """Return an unused hidden name beside `path`, to write to before renaming."""
+    """Return an unused hidden path in the folder of `path`, for a file to be renamed later."""
     names = (path.with_name(f".{path.name}.{os.getpid()}.{n}.tmp") for n in itertools.count())
     return next(name for name in names if not os.path.lexists(name))
 
 
 def temporary_names(folder: Path) -> set[str]:
-    """Return names of temporary files of killed processes in a folder that no process writes to."""
+    """Return the names of temporary files left in a folder by killed processes."""
     return {left.name for left in folder.glob(".*.tmp") if _TEMPORARY.fullmatch(left.name)}
 
 
 def remove_temporary(folder: Path) -> None:
-    """Remove temporary files of killed processes from a folder that no process writes to."""
+    """Remove temporary files of killed processes from a folder that is not in use."""
     for left in (folder / name for name in temporary_names(folder)):
         with suppress(OSError):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def cache_folder(name: str) -> Path:
-    """Return the cache folder of this name, below `$XDG_CACHE_HOME` or `~/.cache`."""
+    """Return the cache folder `name` in `$XDG_CACHE_HOME` or `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification has relative paths ignored.
     home = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
@@ -55,23 +55,23 @@ def check_room(
     folder: Path,
     size: float,
     need: str = "the model needs",
-    way: str = "free some space, or set XDG_CACHE_HOME to a folder on another disk",
+    advice: str = "free some space, or set XDG_CACHE_HOME to a folder on another disk",
 ) -> None:
-    """Raise `ConfigError` where the disk of a folder has no room for that many bytes."""
+    """Raise `ConfigError` if the disk of a folder has less than `size` bytes free."""
     free = shutil.disk_usage(folder).free
     if free < size:
         raise ConfigError(
             f"{need} {size / 1e9:.3g} GB in {str(folder)!r}, but only {free / 1e9:.3g} GB are "
-            f"free; {way}"
+            f"free; {advice}"
         )
 
 
 @contextmanager
-def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[None]:
-    """Hold a file lock that ends with the process; without file locks, continue unlocked.
+def locked(path: Path, notify: Callable[[str], None], activity: str) -> Generator[None]:
+    """Hold an exclusive file lock, or continue without it if the file system has no locks.
 
-    `note` receives a message if another process does the `work`. The file is removed at the end: a
-    process that waited for a removed file locks the new one.
+    `notify` receives a message if another process does the `activity`. The file is removed at the
+    end: a process that waited for a removed file locks the new one.
     """
     import fcntl  # which Windows lacks
 
@@ -80,10 +80,10 @@ def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[None
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                note(f"another process {work}; waiting for it")
+                notify(f"another process {activity}; waiting for it")
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError:
-                note(f"cannot lock {path.parent}; continuing without a lock")
+                notify(f"cannot lock {path.parent}; continuing without a lock")
             held = False
             with suppress(FileNotFoundError):
                 held = os.path.samestat(os.fstat(file.fileno()), path.stat())
@@ -97,8 +97,8 @@ def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[None
 
 
 def folder_content(folder: Path, besides: Container[str] = ()) -> str | None:
-    """Return a description of a folder's files other than `besides`, or None if the folder is
-    missing or holds no other file."""
+    """Return a description of a folder's files except `besides`, or None if the folder is missing
+    or has no other files."""
     if not os.path.lexists(folder):
         return None
     if not folder.is_dir():
@@ -110,10 +110,10 @@ def folder_content(folder: Path, besides: Container[str] = ()) -> str | None:
     return f"it contains {', '.join(map(repr, names[:_MAX_NAMES]))}{more}"
 
 
-def check_new(path: Path, content: bytes | Path, other: str) -> None:
-    """Raise `RunError` if a non-empty file exists with other content than `content`.
+def check_new(path: Path, content: bytes | Path, option: str) -> None:
+    """Raise `RunError` if a non-empty file exists whose content differs from `content`.
 
-    `content` may be the file that would replace it; `other` names the option to change.
+    `content` may be the file that would replace it; `option` names the option to change.
     """
     try:
         if not path.is_file() or path.stat().st_size == 0:
@@ -126,18 +126,18 @@ def check_new(path: Path, content: bytes | Path, other: str) -> None:
         raise _write_error(path, error) from error
     if not same:
         raise RunError(
-            f"{str(path)!r} already exists with other content; move it away, or use another {other}"
+            f"{str(path)!r} already exists with other content; move it away or use another {option}"
         )
 
 
-def write_new(texts: Mapping[Path, str], other: str) -> None:
-    """Write files, or none of them if one exists with other content.
+def write_new(texts: Mapping[Path, str], option: str) -> None:
+    """Write all files, or raise `RunError` if any exists with different content.
 
     Missing folders are created. A device or a pipe is written directly, since it cannot be replaced
-    by a file. Raises `RunError`.
+    by a file.
     """
     for path, text in texts.items():
-        check_new(path, text.encode(), other)
+        check_new(path, text.encode(), option)
     for path, text in texts.items():
         place = temporary_path(path) if path.is_file() or not path.exists() else path
         try:
@@ -153,5 +153,5 @@ def write_new(texts: Mapping[Path, str], other: str) -> None:
 
 
 def _write_error(path: Path, error: OSError) -> RunError:
-    """Return an error that a file cannot be written."""
+    """Return the error for a file that cannot be written."""
     return RunError(f"cannot write {str(path)!r}: {error.strerror or error}")

@@ -20,7 +20,7 @@ Support = tuple[Literal["cpu", "cuda"] | None, str]
 
 
 def platform_support(system: str, accelerator: Accelerator = "none") -> Support:
-    """Return the support for a `platform.system()` with an accelerator."""
+    """Return the device for a platform and an accelerator, or None if unsupported, and a remark."""
     if system == "Windows":
         why = "Tutelage does not run on Windows, which lacks fork, process groups and file locks. "
         return None, f"{why}Install it in WSL 2 (wsl --install), where it runs as on Linux"
@@ -32,7 +32,7 @@ def platform_support(system: str, accelerator: Accelerator = "none") -> Support:
 
 
 def check_platform(system: str | None = None) -> None:
-    """Raise `ConfigError` on an unsupported platform, this one unless `system` is given."""
-    device, remark = platform_support(system or platform.system())
+    """Raise `ConfigError` if the platform (by default the current one) is not supported."""
+    device, reason = platform_support(system or platform.system())
     if device is None:
-        raise ConfigError(f"{remark}.")
+        raise ConfigError(f"{reason}.")

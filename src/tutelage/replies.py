@@ -22,7 +22,7 @@ Elsewhere, as between quotes, the text only mentions the tag."""
 
 @dataclass(frozen=True, slots=True)
 class ThinkTags:
-    """The tags of a thought, from a chat template or by default."""
+    """Tags around a model's reasoning, from its chat template or by default."""
 
     begun: bool = False
     """True if the template opens the thought."""
@@ -32,43 +32,43 @@ class ThinkTags:
     closing: str = "</think>"
 
 
-def split_thought(text: str, marks: ThinkTags | None = None) -> tuple[str, str]:
-    """Return the thoughts at the beginning of a reply, with their tags, and the answer.
+def split_thought(text: str, tags: ThinkTags | None = None) -> tuple[str, str]:
+    """Split a reply into its initial reasoning, with the tags, and the answer.
 
-    A thought that is not closed leaves no answer. Without `marks`, for a text of an unknown model,
+    A thought that is not closed leaves no answer. Without `tags`, for a text of an unknown model,
     the tags are `<think>` and `</think>`, and the opening tag may have been in the prompt.
     """
-    if marks is None:
-        marks = ThinkTags(begun=bool(_CLOSED.search(text.partition("<think>")[0])))
-    stream = ThoughtStream(marks)
+    if tags is None:
+        tags = ThinkTags(begun=bool(_CLOSED.search(text.partition("<think>")[0])))
+    stream = ThoughtStream(tags)
     answer = stream.feed(text, last=True)[1]
-    one = rf"{re.escape(marks.opening)}.*?(?:{re.escape(marks.closing)}|\Z)\s*"
+    one = rf"{re.escape(tags.opening)}.*?(?:{re.escape(tags.closing)}|\Z)\s*"
     further = re.match(f"(?:{one})*", answer, re.DOTALL) if stream.raw else None
     end = len(stream.raw) + (0 if further is None else further.end())
     return text[:end], text[end:]
 
 
 def read_thought(fields: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the thought in the fields of a message or delta, and the name of its field."""
+    """Return the reasoning in the fields of a message or delta, and the name of its field."""
     found = ((value, name) for name in THOUGHTS if isinstance(value := fields.get(name), str))
     return next((pair for pair in found if pair[0]), ("", ""))
 
 
 class ThoughtStream:
-    """A growing reply, split into the thought at its beginning and the text after it."""
+    """Incremental parser that splits a streamed reply into initial reasoning and text."""
 
-    def __init__(self, marks: ThinkTags | None, *, hidden: bool = False) -> None:
-        """Without `marks` everything is text; a `hidden` thought is dropped."""
+    def __init__(self, tags: ThinkTags | None, *, hidden: bool = False) -> None:
+        """Create a parser. Without `tags`, everything is text; `hidden` reasoning is dropped."""
         self.raw = ""
         """The thought as sampled, with its tags and surrounding white space."""
         self._hidden = hidden
-        self._marks = marks
-        self._state = "text" if marks is None else "start"
+        self._tags = tags
+        self._state = "text" if tags is None else "start"
         self._buffer = ""
 
-    def feed(self, new: str, *, last: bool = False) -> tuple[str, str]:
-        """Add text, and return the new parts of the thought and of the text that are certain."""
-        self._buffer += new
+    def feed(self, chunk: str, *, last: bool = False) -> tuple[str, str]:
+        """Add text, and return the reasoning and the text that can be released."""
+        self._buffer += chunk
         thought = text = ""
         if self._state == "start":
             self._detect_start(last)
@@ -83,35 +83,35 @@ class ThoughtStream:
 
     @property
     def shown(self) -> bool:
-        """Return True if the reply has a thought that is not hidden."""
+        """Return True if the reply has reasoning that is not hidden."""
         return bool(self.raw) and not self._hidden
 
     @property
     def ended(self) -> bool:
-        """Return True if the visible thought is complete."""
+        """Return True if the visible reasoning is complete."""
         return self.shown and self._state in ("gap", "text")
 
     def _detect_start(self, last: bool) -> None:
-        """Decide if the reply begins with a thought, once the text is long enough."""
-        assert self._marks is not None
-        said, opening = self._buffer.lstrip(), self._marks.opening
+        """Decide whether the reply begins with reasoning, once enough text is buffered."""
+        assert self._tags is not None
+        said, opening = self._buffer.lstrip(), self._tags.opening
         if said.startswith(opening):
             self._consume(len(self._buffer) - len(said) + len(opening))
             self._state = "thought"
         elif last or not opening.startswith(said):
-            self._state = "thought" if self._marks.begun else "text"
+            self._state = "thought" if self._tags.begun else "text"
 
     def _feed_thought(self, last: bool) -> str:
-        """Return the new part of the thought that is certain."""
-        assert self._marks is not None
-        closing = self._marks.closing
+        """Return the reasoning that can be released."""
+        assert self._tags is not None
+        closing = self._tags.closing
         at = self._buffer.find(closing)
         end = (
             len(self._buffer) if last else len(self._buffer) - overlap_length(self._buffer, closing)
         )
         said = self._buffer[: end if at < 0 else at]
         # White space around a thought is none of it; at its end it may be inside.
-        begin = 0 if self.raw.strip() not in ("", self._marks.opening) else blank(said)
+        begin = 0 if self.raw.strip() not in ("", self._tags.opening) else blank(said)
         shown = said[begin:].rstrip()
         if at >= 0:
             self._consume(at + len(closing))
@@ -121,16 +121,16 @@ class ThoughtStream:
         return shown
 
     def _consume(self, count: int) -> None:
-        """Move `count` characters from the buffer to the thought."""
+        """Move `count` characters from the buffer to the reasoning."""
         self.raw, self._buffer = self.raw + self._buffer[:count], self._buffer[count:]
 
 
 def blank(text: str) -> int:
-    """Return the number of white space characters at the beginning of a text."""
+    """Return the number of leading white space characters."""
     return len(text) - len(text.lstrip())
 
 
-def overlap_length(text: str, mark: str) -> int:
-    """Return the length of the longest suffix of `text` that is a prefix of `mark`."""
-    sizes = range(min(len(mark) - 1, len(text)), 0, -1)
-    return next((size for size in sizes if text.endswith(mark[:size])), 0)
+def overlap_length(text: str, tag: str) -> int:
+    """Return the length of the longest suffix of `text` that is a prefix of `tag`."""
+    sizes = range(min(len(tag) - 1, len(text)), 0, -1)
+    return next((size for size in sizes if text.endswith(tag[:size])), 0)

@@ -35,7 +35,7 @@ _SINGLE = re.compile(rf"\{{({_NAME})\}}")
 
 @dataclass(frozen=True, slots=True)
 class LLM:
-    """A chat model for an agent.
+    """A chat model available to an agent.
 
     `name` is a label (or the folder of a Hugging Face model to train). With an `endpoint` it is
     that OpenAI-compatible server. `trainable` marks the policy (with an endpoint it is sampled
@@ -65,10 +65,10 @@ class LLM:
         lines = [w for w in ("trainable", "frozen") if getattr(self, w)]
         lines += ["endpoint"] if self.endpoint is not None and self.client is None else []
         if "frozen" in lines and len(lines) > 1:
-            raise ConfigError(f"LLM {self.name!r} has {' and '.join(lines)}; remove one of them")
+            raise ConfigError(f"LLM {self.name!r} sets {' and '.join(lines)}; remove one of them")
 
     def sampling(self, default: Sampling) -> Sampling:
-        """Return `default` with the sampling fields that this resource sets."""
+        """Return `default`, updated with the sampling fields set on this resource."""
         names = ("temperature", "top_p", "max_tokens", "stop")
         own: dict[str, Any] = {name: getattr(self, name) for name in names}
         return replace(default, **{k: v for k, v in own.items() if v not in (None, ())})
@@ -109,7 +109,7 @@ class LLM:
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """A text with `{placeholders}`, which a prompt algorithm may rewrite.
+    """A text with `{placeholders}`, which a prompt optimiser may rewrite.
 
     Only `{name}` with an identifier is a placeholder, and `{{name}}` stands for the text `{name}`.
     Every other brace is literal text, so JSON in a prompt needs no escaping.
@@ -136,11 +136,11 @@ class PromptTemplate:
                 f"format({', '.join(f'{m}=...' for m in missing)})"
             )
 
-        def fill(found: re.Match[str]) -> str:
-            name = found.group("name")
-            return f"{{{found.group('literal')}}}" if name is None else str(values[name])
+        def substitute(match: re.Match[str]) -> str:
+            name = match.group("name")
+            return f"{{{match.group('literal')}}}" if name is None else str(values[name])
 
-        return _PLACEHOLDER.sub(fill, self.template)
+        return _PLACEHOLDER.sub(substitute, self.template)
 
     @staticmethod
     def escape(text: str) -> str:
@@ -152,14 +152,14 @@ class PromptTemplate:
 
 
 class NamedResources(Mapping[str, Any]):
-    """Resources by name: `resources["main"]`, `resources.get("main")`, `resources.main`.
+    """Mapping of resources by name: `resources["main"]` or `resources.main`.
 
     Async context managers are entered once before the first rollout and closed after the last one;
     an agent receives the value that entering returned.
     """
 
     def __init__(self, resources: Mapping[str, Any] | None = None, /, **named: Any) -> None:
-        """Raises `ConfigError` for a name that is no identifier or is reserved."""
+        """Create a mapping of resources. Raises `ConfigError` for an invalid or reserved name."""
         values = {**(resources or {}), **named}
         for name in values:
             if not isinstance(cast("Any", name), str) or not name.isidentifier():
@@ -186,14 +186,14 @@ class NamedResources(Mapping[str, Any]):
             raise AttributeError(missing.args[0]) from None
 
     def replaced(self, changes: Mapping[str, Any]) -> NamedResources:
-        """Return a copy with other values for some names."""
+        """Return a copy with the values of `changes`."""
         made = NamedResources()
         made._items = {**self._items, **changes}
         return made
 
     async def entered(self, stack: AsyncExitStack) -> NamedResources:
-        """Return a copy with every async context manager entered on `stack`, in the order of
-        names."""
+        """Enter every async context manager on `stack`, in order, and return a copy with the
+        results."""
         changes = {
             name: await stack.enter_async_context(value)
             for name, value in self._items.items()
@@ -208,7 +208,7 @@ RESERVED = ("task", "rollout", "resources")
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The role of each LLM of a run, by resource name."""
+    """Roles of a run's LLMs, by resource name."""
 
     policies: Mapping[str, str]
     """Policy by resource, for trained LLMs. A trained LLM that is also remote is sampled there."""
@@ -218,12 +218,12 @@ class Roles:
 
     @property
     def main(self) -> str | None:
-        """Return the resource of the policy, None if nothing is trained."""
+        """Return the resource name of the policy, or None if no LLM is trained."""
         return next(iter(self.policies), None)
 
     @classmethod
     def of(cls, resources: Mapping[str, Any], endpoints: Mapping[str, str] | None = None) -> Self:
-        """Return the roles of the LLMs in `resources`.
+        """Determine the roles of the LLMs in `resources`.
 
         `endpoints` has base URLs by resource name or by model name. The policy is the LLM marked
         `trainable`, else the only LLM that has no endpoint and is not frozen. Raises `ConfigError`
@@ -237,24 +237,24 @@ class Roles:
             for name, llm in llms.items()
             if (url := llm.endpoint or known.get(name) or known.get(llm.name)) is not None
         }
-        strangers = sorted({*known} - {*llms} - {llm.name for llm in llms.values()})
-        if strangers:
+        unknown = sorted({*known} - {*llms} - {llm.name for llm in llms.values()})
+        if unknown:
             raise ConfigError(
-                f"endpoints has the unknown LLM {strangers[0]!r}; use one of "
+                f"endpoints has the unknown LLM {unknown[0]!r}; use one of "
                 f"{', '.join(map(repr, llms)) or 'none'}"
             )
         frozen = tuple(name for name, llm in llms.items() if llm.frozen)
         marked = [name for name, llm in llms.items() if llm.trainable]
         open_ones = [name for name in llms if name not in remote and name not in frozen]
         chosen = marked or (open_ones if len(open_ones) == 1 else [])
-        loose = [name for name in open_ones if name not in chosen]
-        if loose:
-            names = ", ".join(map(repr, loose))
+        unset = [name for name in open_ones if name not in chosen]
+        if unset:
+            names = ", ".join(map(repr, unset))
             which = "" if marked else "Mark the one to train with LLM(trainable=True). "
             raise ConfigError(
-                f"no endpoint or policy is set for the LLM {names}. {which}Every other one needs "
-                f"an endpoint (LLM(endpoint=...), or endpoints={{{loose[-1]!r}: 'http://...'}} of "
-                "the Trainer), or frozen=True, the policy before training"
+                f"no endpoint or policy is set for the LLM {names}. {which}Other LLMs need an "
+                f"endpoint: LLM(endpoint=...) or Trainer(endpoints={{{unset[-1]!r}: URL}}), or "
+                "frozen=True for the policy before training"
             )
         policies = {name: llms[name].policy for name in chosen}
         if frozen and not policies:

@@ -23,21 +23,21 @@ _LONGEST_NAME = 80
 
 @dataclass(frozen=True, slots=True)
 class SeedTree:
-    """A node of the tree; `child` descends, `value`, `python`, `numpy` and `id` draw from it."""
+    """Node of a seed tree: a run seed and a path, which determine generators and identifiers."""
 
     seed: int
     path: tuple[PathPart, ...] = ()
 
     def child(self, *parts: PathPart) -> SeedTree:
-        """Return the node below this one at `parts`."""
+        """Return the node at the path `parts` below this one."""
         return SeedTree(self.seed, self.path + parts)
 
     def value(self, bits: int = 63) -> int:
-        """Return a uniform integer in [0, 2**bits), a pure function of seed and path."""
+        """Return a uniform integer in [0, 2**bits), determined by seed and path."""
         return int.from_bytes(self._digest(), "big") & ((1 << bits) - 1)
 
     def id(self, prefix: str, run: str = "") -> str:
-        """Return an identifier such as `roll_5f2c...` (96 bits), equal in every repeat of the run.
+        """Return an identifier such as `roll_5f2c...` (96 bits), determined by seed and path.
 
         The optional name of the `run` at its end makes it unique among runs of this seed.
         """
@@ -47,11 +47,11 @@ class SeedTree:
         return f"{id}_" + re.sub(r"[^\w.-]", "-", run)[:_LONGEST_NAME]
 
     def python(self) -> random.Random:
-        """Return a new standard-library generator."""
+        """Return a new `random.Random` generator."""
         return random.Random(self.value())
 
     def numpy(self) -> np.random.Generator:
-        """Return a new counter-based NumPy generator (Philox)."""
+        """Return a new NumPy generator (Philox)."""
         return np.random.Generator(np.random.Philox(key=self.value()))
 
     def _digest(self) -> bytes:

@@ -27,7 +27,7 @@ THOUGHTS = ("reasoning_content", "reasoning")
 
 
 class Mode(StrEnum):
-    """Purpose of a rollout; only `TRAIN` rollouts reach a loss."""
+    """Purpose of a rollout; only `TRAIN` rollouts are used in a loss."""
 
     TRAIN = "train"
     VAL = "val"
@@ -35,7 +35,7 @@ class Mode(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Reason for the end of sampling, in the terms of the OpenAI API."""
+    """Reason for the end of sampling, named as in the OpenAI API."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -55,12 +55,12 @@ class RolloutStatus(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Return True if no later status may follow."""
+        """Return True if the status is final."""
         return self in (RolloutStatus.SUCCEEDED, RolloutStatus.FAILED, RolloutStatus.CANCELLED)
 
 
 class FailureCause(StrEnum):
-    """Cause of a failed attempt. Infrastructure causes stay out of baselines and losses."""
+    """Cause of a failed attempt. Infrastructure failures are excluded from baselines and losses."""
 
     TIMEOUT = "timeout"
     AGENT_ERROR = "agent_error"
@@ -83,14 +83,14 @@ class FailureCause(StrEnum):
 
     @property
     def infrastructure(self) -> bool:
-        """Return True if the failure is no evidence about the agent."""
+        """Return True if the failure does not count against the agent."""
         lost = ("engine_error", "environment_error", "reward_error", "grader_error")
         return self in (*lost, "reward_timeout", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One tool call of an assistant turn; `arguments` is the JSON text as the model wrote it."""
+    """One tool call in an assistant message; `arguments` is JSON text, unchanged from the model."""
 
     id: str
     name: str
@@ -99,13 +99,13 @@ class ToolCall:
     """True for a remote server's call of a tool without a schema; `arguments` are then any text."""
 
     def to_dict(self) -> JSON:
-        """Return the OpenAI form."""
+        """Convert to the OpenAI format."""
         kind, said = ("custom", "input") if self.custom else ("function", "arguments")
         return {"id": self.id, "type": kind, kind: {"name": self.name, said: self.arguments}}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> ToolCall:
-        """Return a tool call from the OpenAI form."""
+        """Create a tool call from the OpenAI format."""
         kind, said = ("custom", "input") if data.get("custom") else ("function", "arguments")
         name, given = data[kind]["name"], data[kind][said]
         text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
@@ -113,7 +113,7 @@ class ToolCall:
 
 
 def join_text_parts(content: Any) -> Any:
-    """Return the joined text of a content of text parts; return any other content unchanged."""
+    """Join the texts of a message content of text parts; return any other content unchanged."""
     try:
         texts = [part["text"] for part in content if part["type"] == "text"]
         return "".join(texts) if texts and len(texts) == len(content) else content
@@ -123,7 +123,7 @@ def join_text_parts(content: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message, in the OpenAI form."""
+    """One chat message, as in the OpenAI API."""
 
     role: str
     content: str | None = None
@@ -135,7 +135,7 @@ class Message:
     Demonstrations read reasoning (`THOUGHTS`) and `weight` here."""
 
     def to_dict(self, *, extra: bool = False) -> JSON:
-        """Return the OpenAI chat form without empty fields, with `extra` including the extra
+        """Convert to the OpenAI chat format without empty fields; `extra=True` includes the extra
         fields."""
         out: JSON = {"role": self.role, "content": self.content, **(self.extra if extra else {})}
         if self.tool_calls:
@@ -145,7 +145,7 @@ class Message:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Message:
-        """Return a message from the OpenAI chat form."""
+        """Create a message from the OpenAI chat format."""
         # Templates know a developer's message as a system message.
         role = "system" if data["role"] == "developer" else str(data["role"])
         calls = cast("Sequence[JSON]", data.get("tool_calls") or ())
@@ -155,14 +155,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool's name, description and JSON schema of parameters, as a model sees them."""
+    """Name, description and JSON schema of a tool, as in a model's prompt."""
 
     name: str
     description: str
     parameters: JSON
 
     def to_dict(self) -> JSON:
-        """Return the OpenAI function-tool form."""
+        """Convert to a function tool in the OpenAI format."""
         told = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": told}
 
@@ -187,9 +187,9 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Constraint on a reply. `tool_choice` is `auto`, `none`, `required` or the name of the one
-    tool to call; with `json_schema` the content is a JSON document of that schema, with `choices`
-    one of these texts."""
+    """Constraint on a reply. `tool_choice` is `auto`, `none`, `required` or the name of the tool to
+    call; `json_schema` requires a JSON document of that schema as content, `choices` one of these
+    texts."""
 
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
@@ -225,7 +225,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to a model inside an attempt, exactly as sent and sampled.
+    """One request to a model during an attempt, with the exact tokens sent and sampled.
 
     The prompt is `prompt_ids`, as the engine received it; `reply` is decoded from the sampled ids,
     and `parse_errors` are the parts that could not be parsed as a tool call.
@@ -264,13 +264,13 @@ class Call:
 
     @property
     def answer(self) -> str:
-        """Return the content of `reply` without its thought."""
+        """Return the content of `reply` without reasoning."""
         return (self.reply.content or "")[len(self.thought) :]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of one tool call: its text for the model, and its error."""
+    """The result of one tool call: the text for the model, or an error."""
 
     call_id: str
     name: str
@@ -285,7 +285,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A finite number and its named parts."""
+    """A finite reward and its named components."""
 
     value: float
     parts: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -293,7 +293,7 @@ class Reward:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One row of a dataset: an id and its fields, one of which is the agent's input."""
+    """One row of a dataset: an id and fields, one of which is the agent's input."""
 
     id: str
     fields: Mapping[str, Any]
@@ -310,7 +310,7 @@ class Task:
 
     @property
     def input(self) -> str | Sequence[Mapping[str, Any]]:
-        """Return the question, or a list of chat messages."""
+        """Return the agent's input: a question, or a list of chat messages."""
         for name in INPUT_FIELDS:
             if name in self.fields:
                 return self.fields[name]
@@ -318,12 +318,12 @@ class Task:
 
     @property
     def has_input(self) -> bool:
-        """Return True if there is an `input`; a custom agent needs none."""
+        """Return True if the task has an `input`, which custom agents do not need."""
         return any(name in self.fields for name in INPUT_FIELDS)
 
     @property
     def title(self) -> str:
-        """Return a title of the task: its input, else its first text, else its id."""
+        """Return the task's input, or its first text field, or its id."""
         asked = [self.fields[name] for name in INPUT_FIELDS if name in self.fields]
         texts = (v for n, v in self.fields.items() if n != "id" and isinstance(v, str))
         return str(asked[0]) if asked else next(texts, self.id)
@@ -338,7 +338,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Failure of an attempt: the cause, a sentence, and an optional traceback."""
+    """Failure of an attempt: its cause, a message, and an optional traceback."""
 
     cause: FailureCause
     message: str
@@ -347,7 +347,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a rollout. `answer` is the agent's final text without its thought."""
+    """One attempt at a rollout. `answer` is the agent's final text without reasoning."""
 
     id: str
     index: int
@@ -371,7 +371,7 @@ class Attempt:
 
     @property
     def final_text(self) -> str | None:
-        """Return the answer, else the last text or tool call of the model, else None."""
+        """Return the answer, or the last text or tool call of the model, or None."""
         if self.answer is not None:
             return self.answer
         for call in reversed(self.calls):
@@ -385,7 +385,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One execution of an agent on one task, with all its attempts; the last one counts."""
+    """One execution of an agent on one task, with all attempts; the last attempt is the result."""
 
     id: str
     run_id: str
@@ -403,17 +403,17 @@ class Rollout:
 
     @property
     def last(self) -> Attempt:
-        """Return the attempt that counts."""
+        """Return the last attempt, which is the result of the rollout."""
         return self.attempts[-1]
 
     @property
     def reward(self) -> Reward | None:
-        """Return the final reward, None if there is none."""
+        """Return the final reward, or None."""
         return self.last.reward
 
 
 class ChatOptions(TypedDict, total=False):
-    """Options of a chat request other than its messages, for clients that forward requests."""
+    """Options of a chat request except its messages, for clients that forward requests."""
 
     tools: Sequence[ToolSpec]
     sampling: Required[Sampling]
@@ -426,7 +426,7 @@ class ChatOptions(TypedDict, total=False):
 
 
 class ChatClient(Protocol):
-    """A client that answers chat requests and records each call."""
+    """Protocol of a client that answers chat requests and records each call."""
 
     async def chat(
         self,

@@ -59,7 +59,7 @@ async def test_a_bad_reset_is_a_failure_of_the_environment(first: Any, words: st
         ((GO, 1.0, True, False, {}), "returned a tuple, not a Step"),
         (Step(GO, float("nan")), "the reward is nan; return a finite number"),
         (Step(GO, "1.0"), "the reward is '1.0'"),  # type: ignore[arg-type]
-        (Step(), "an episode that goes on needs an observation"),
+        (Step(), "an unfinished episode needs an observation"),
     ],
 )
 async def test_a_bad_step_is_a_failure_of_the_environment(then: Any, words: str) -> None:
@@ -93,7 +93,7 @@ async def test_a_step_after_the_end_is_the_agents_mistake() -> None:
 
     (rollout,) = await play(goes_on, factory(lambda: Fixed(None, Step(GO, 0.5, True))))
     told = failure_of(rollout, FailureCause.AGENT_ERROR)
-    assert "no step of the environment 'env' is possible: it has ended" in told
+    assert "cannot step the environment 'env': it has ended" in told
     assert rollout.reward == Reward(0.5), "what was earned, and the failure reward of 0"
 
 
@@ -176,7 +176,7 @@ async def test_code_that_is_not_async_runs_off_the_loop() -> None:
     assert threading.main_thread() not in homes
     environment = RolloutEnvironment(factory(Sync), TASK, 0)
     await environment.open()
-    with pytest.raises(TutelageError, match=r"step_sync would stop the event loop"):
+    with pytest.raises(TutelageError, match=r"step_sync would block the event loop"):
         environment.step_sync("1")
 
 

@@ -83,7 +83,7 @@ def test_a_line_separator_inside_a_string_does_not_end_a_jsonl_row(tmp_path: Pat
         ("bad.json", '\n{"train": [{}], "test": [{}]}', ":", "rows under 'train', 'test'"),
         ("bad.json", '{"data": []}', " (index 0):", "the row has 'data'"),
         ("bad.csv", 'question,answer\n"two\nlines",1\nq,1,2\n', ":4:", "3 cells"),
-        ("bad.csv", "question,question\na,b\n", ":1:", "need unique names"),
+        ("bad.csv", "question,question\na,b\n", ":1:", "unique column names"),
         ("bad.csv", 'question\n"open\n', ":2:", "invalid CSV"),
     ],
 )

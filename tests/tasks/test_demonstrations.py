@@ -95,7 +95,7 @@ def arguments(text: Any) -> list[Any]:
         ([USER, RESULT, SAYS], "messages[1]", "without a tool call"),
         ([USER, CALLS, {**RESULT, "tool_call_id": "c9"}, SAYS], "messages[2]", "'c9'"),
         ([USER, SAYS, {"role": "system", "content": "x"}], "messages[2]", "must come first"),
-        ([USER, SAYS, USER], "messages[2]", "end with an assistant turn"),
+        ([USER, SAYS, USER], "messages[2]", "end with a non-empty assistant"),
         ([{**USER, "tool_calls": [CALL]}, SAYS], "messages[0]", "need the role assistant"),
         (arguments("{2+3"), "messages[1].tool_calls[0].function.arguments", "invalid JSON"),
         ([USER, {**SAYS, "weight": 2}], "messages[1].weight", "got 2"),
@@ -118,7 +118,7 @@ def test_what_cannot_have_happened_is_refused(
     ("row", "told"),
     [
         (["x"], "an object"),
-        ({"text": "x"}, "no demonstration; the row has 'text'"),
+        ({"text": "x"}, "not a demonstration; the row has 'text'"),
         ({"question": "x", "answer": " "}, "'answer'"),
         ({"messages": [USER, SAYS], "tools": [{"function": {"name": "f"}}]}, "parameters"),
         ({"messages": [USER, SAYS], "tools": [{"parameters": {}}]}, "tools[0].name"),

@@ -112,7 +112,7 @@ def test_what_is_no_index_is_refused(tmp_path: Path, index: Path) -> None:
     other = sqlite3.connect(tmp_path / "other.db")
     other.execute("CREATE TABLE t (x)")
     other.close()
-    with pytest.raises(ConfigError, match="was not made by"):
+    with pytest.raises(ConfigError, match="was not created by"):
         corpus.check(tmp_path / "other.db")
 
 

@@ -208,7 +208,7 @@ def test_a_server_object_in_a_file(tmp_path: Path) -> None:
 def test_two_servers_with_one_tool_name() -> None:
     with pytest.raises(ConfigError, match="duplicate tool name 'calculator'"):
         resolve_tools(["calculator", f"mcp:{HERE}"])
-    with pytest.raises(ConfigError, match=r"duplicate tool name .* leave out one of the two"):
+    with pytest.raises(ConfigError, match=r"duplicate tool name .* remove one of the two"):
         resolve_tools([f"mcp:{HERE}", f"mcp:{HERE}"])
 
 

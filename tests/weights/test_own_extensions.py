@@ -170,7 +170,7 @@ def test_a_run_with_all_three_is_gone_on_with(train: Train, source: Path, tmp_pa
 WRONG = {
     "broken": ("\nx = unknown_name\n", ", line 2: NameError"),
     "missing": ("def other(batch): ...\n", "does not define 'own'"),
-    "no function": ("own = 3\n", "is a int; pass a function"),
+    "no function": ("own = 3\n", "must be a function, not a int"),
     "wrong signature": ("def own(batch, more): ...\n", "missing a required argument: 'more'"),
     "unknown need": (
         "from tutelage.algorithms.rl import estimator\n@estimator(group=True)\ndef own(b): ...\n",

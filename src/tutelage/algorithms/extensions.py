@@ -31,7 +31,7 @@ OWN_CLIP = (0.2, 0.2)
 """The clip range of a user's loss that declares none: PPO's (arXiv 1707.06347, section 3)."""
 
 
-def _no_problems(**options: Any) -> Iterable[tuple[str, str, str]]:
+def _accept_options(**options: Any) -> Iterable[tuple[str, str, str]]:
     return ()
 
 
@@ -60,7 +60,7 @@ class Estimator:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Return the config keys that this estimator reads, without those that all estimators read.
+        """Return the config keys that this estimator reads in addition to the common keys.
 
         A key that ends with a period, such as `critic.`, is a whole section.
         """
@@ -97,8 +97,8 @@ class Loss:
     select: Callable[..., Any] | None = None
     """Selects tokens of a whole optimizer batch, [B, T] bool, from `(logp_BT, advantages_BT,
     mask_BT)` and options; the loss gets its rows of the selection as `selection_BT`."""
-    wrong: Callable[..., Iterable[tuple[str, str, str]]] = _no_problems
-    """Finds invalid options; see `impossible`. Takes the options as keyword arguments."""
+    wrong: Callable[..., Iterable[tuple[str, str, str]]] = _accept_options
+    """Yields invalid options, given as keyword arguments, as (option, problem, advice)."""
 
     def __post_init__(self) -> None:
         clip: Any = self.clip  # a user's file is not typed
@@ -111,7 +111,7 @@ class Loss:
 
     @property
     def name(self) -> str:
-        """Return the name of the function, which is also its path in the seed tree."""
+        """Return the name of the function, which is also used as its path in the seed tree."""
         return self.function.__name__
 
     @property
@@ -121,12 +121,12 @@ class Loss:
 
     @property
     def selecting(self) -> tuple[str, ...]:
-        """Return the names of the keyword arguments of `select`, or none without a selection."""
+        """Return the names of the keyword arguments of `select`, empty if `select` is None."""
         return () if self.select is None else _keyword_names(self.select)
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Return the config keys that this loss reads, without those that all losses read."""
+        """Return the config keys that this loss reads in addition to the common keys."""
         clip = ("actor.clip_ratio", *CLIP_KEYS) if self.clip else ()
         dual = ("actor.clip_ratio_c",) if self.dual_clip else ()
         options = dict.fromkeys((*self.options, *self.selecting))
@@ -139,7 +139,7 @@ class Loss:
         return {"actor.loss_agg_mode": self.aggregation, **dict(clip)}
 
     def impossible(self, options: Mapping[str, object]) -> Iterable[tuple[str, str, str]]:
-        """Return the invalid options as (option, what is wrong with it, how to fix it)."""
+        """Return the invalid options as (option, problem, advice)."""
         return self.wrong(**options)
 
 
@@ -149,72 +149,69 @@ def _keyword_names(function: Callable[..., object]) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
 
-def estimator(
-    *misplaced: object, **needs: Any
-) -> Callable[[Callable[[Packed], Estimate]], Estimator]:
-    """Declare a function of a `Packed` batch as an advantage estimator.
+def estimator(*args: object, **options: Any) -> Callable[[Callable[[Packed], Estimate]], Estimator]:
+    """Decorator that declares a function of a `Packed` batch as an advantage estimator.
 
-    `needs` are fields of `Estimator`. Raises `TypeError` for other names, and if the parentheses
+    `options` are fields of `Estimator`. Raises `TypeError` for other names, and if the parentheses
     are missing.
     """
-    _check_fields("estimator", Estimator, misplaced, needs)
-    return partial(Estimator, **needs)
+    _check_fields("estimator", Estimator, args, options)
+    return partial(Estimator, **options)
 
 
-def loss(*misplaced: object, **needs: Any) -> Callable[[Callable[..., TokenLoss]], Loss]:
-    """Declare a function of `LossInputs` as a policy loss.
+def loss(*args: object, **options: Any) -> Callable[[Callable[..., TokenLoss]], Loss]:
+    """Decorator that declares a function of `LossInputs` as a policy loss.
 
-    `needs` are fields of `Loss`. Raises `TypeError` for other names, and if the parentheses are
+    `options` are fields of `Loss`. Raises `TypeError` for other names, and if the parentheses are
     missing.
     """
-    _check_fields("loss", Loss, misplaced, needs)
-    return partial(Loss, **needs)
+    _check_fields("loss", Loss, args, options)
+    return partial(Loss, **options)
 
 
-def _check_fields(name: str, made: type, misplaced: Iterable[object], needs: Iterable[str]) -> None:
-    if any(True for _ in misplaced):
+def _check_fields(name: str, cls: type, args: Iterable[object], names: Iterable[str]) -> None:
+    if any(True for _ in args):
         raise TypeError(f"use @{name}() with parentheses")
-    known = [field.name for field in fields(made) if field.name != "function"]
-    for need in needs:
-        if need not in known:
+    allowed = [field.name for field in fields(cls) if field.name != "function"]
+    for option in names:
+        if option not in allowed:
             raise TypeError(
-                f"@{name} has no option {need!r}{hint(need, known)}; use {', '.join(known)}"
+                f"@{name} has no option {option!r}{hint(option, allowed)}; use {', '.join(allowed)}"
             )
 
 
-def _to_estimator(found: object) -> Estimator:
-    """Convert an object of a user's file to an estimator. A plain function gets the defaults."""
-    made = found if isinstance(found, Estimator) else Estimator(_require_function(found))
+def _to_estimator(value: object) -> Estimator:
+    """Convert an object from a user's file to an estimator. A plain function gets the defaults."""
+    made = value if isinstance(value, Estimator) else Estimator(_require_function(value))
     _check_call(made.function, "(batch)", "batch: Packed")
     return made
 
 
-def _to_loss(found: object) -> Loss:
-    """Convert an object of a user's file to a loss, which may use the clip range without declaring
-    one."""
-    made = found if isinstance(found, Loss) else Loss(_require_function(found))
+def _to_loss(value: object) -> Loss:
+    """Convert an object from a user's file to a loss, by default with the clip range of PPO."""
+    made = value if isinstance(value, Loss) else Loss(_require_function(value))
     _check_call(made.function, "(inputs)", "inputs: LossInputs, *, option=default")
     return replace(made, clip=made.clip or OWN_CLIP, dual_clip=True)
 
 
-def _require_function(found: object) -> Callable[..., Any]:
-    if not inspect.isfunction(found):
-        raise ConfigError(f"is a {type(found).__name__}; pass a function")
-    return found
+def _require_function(value: object) -> Callable[..., Any]:
+    if not inspect.isfunction(value):
+        raise ConfigError(f"must be a function, not a {type(value).__name__}")
+    return value
 
 
-def _check_call(function: Callable[..., object], call: str, wanted: str) -> None:
+def _check_call(function: Callable[..., object], arguments: str, parameters: str) -> None:
     """Raise `ConfigError` unless the function is synchronous and takes one argument."""
     signature = inspect.signature(function)
     try:
         signature.bind(object())
     except TypeError as error:
         raise ConfigError(
-            f"cannot be called as {function.__name__}{call}: {error}; declare it as "
-            f"{function.__name__}({wanted})"
+            f"cannot be called as {function.__name__}{arguments}: {error}; declare it as "
+            f"{function.__name__}({parameters})"
         ) from error
     if inspect.iscoroutinefunction(function):
-        raise ConfigError(f"is async, which is not supported; use def {wanted}")
+        raise ConfigError(f"is async, which is not supported; use def {parameters}")
 
 
 _RL = "tutelage.algorithms.rl"

@@ -38,7 +38,8 @@ LAST = "Poe Hall Ross Lane Kent Ford Webb Cole Hart Moss Reed Shaw Vale West Woo
 
 
 class ToolWorld:
-    """An environment whose actions are tool calls and which ends at a reply without calls.
+    """Base class of environments with tool calls as actions; a reply without calls ends the
+    episode.
 
     A subclass sets `tools` in `reset`, adds the costs of a turn to `spent`, and judges the end.
     """
@@ -57,7 +58,7 @@ class ToolWorld:
         """Costs of the episode."""
 
     def judge(self, answer: str) -> bool:
-        """Return True if the task is done; `answer` is the last reply."""
+        """Return True if the task is solved; `answer` is the last reply."""
         raise NotImplementedError
 
     async def step(self, action: Message) -> Step:
@@ -76,11 +77,11 @@ class ToolWorld:
         return Step(Observation(tuple(shown)), 0.0 - self.spent, truncated=truncated, info=info)
 
     async def close(self) -> None:
-        """Do nothing: no resources are held."""
+        """Do nothing, since there are no resources to free."""
 
 
 def call_message(name: str, turn: int, /, **arguments: str) -> Message:
-    """Return an assistant message with one tool call; its id is made of `turn`."""
+    """Return an assistant message with one tool call, whose id is `call_` and the number `turn`."""
     text = json.dumps(arguments, ensure_ascii=False)
     return Message("assistant", None, (ToolCall(f"call_{turn}", name, text),))
 
@@ -112,7 +113,7 @@ def draw_tasks(
 
 
 def draw_words(split: str, rng: Random, first: str, last: str) -> str:
-    """Return a pair of words that belongs to the split, such as `red hat`."""
+    """Return a random pair of words of the split, such as `red hat`."""
     while True:
         words = f"{rng.choice(first.split())} {rng.choice(last.split())}"
         if split_of(words) == split:
@@ -120,12 +121,12 @@ def draw_words(split: str, rng: Random, first: str, last: str) -> str:
 
 
 def check_argument(
-    name: str, argument: str, known: Collection[str], kwargs: Mapping[str, Any]
+    name: str, argument: str, variants: Collection[str], kwargs: Mapping[str, Any]
 ) -> None:
-    """Raise `ConfigError` for an unknown variant of an environment, or for options."""
-    if argument not in known:
-        variants = ", ".join(f"{name}:{variant}" if variant else name for variant in known)
-        raise ConfigError(f"unknown environment '{name}:{argument}': use one of {variants}")
+    """Raise `ConfigError` for an unknown variant of an environment, or if any options are given."""
+    if argument not in variants:
+        choices = ", ".join(f"{name}:{variant}" if variant else name for variant in variants)
+        raise ConfigError(f"unknown environment '{name}:{argument}': use one of {choices}")
     if kwargs:
         raise ConfigError(
             f"the environment {name} has no options, but environment.kwargs has "

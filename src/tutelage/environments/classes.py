@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from omegaconf import OmegaConf
 
-from tutelage.environments.gym import five_value_factory
+from tutelage.environments.gym import gym_factory
 from tutelage.environments.protocol import Environment, EnvironmentFactory, Observation, Step
 from tutelage.environments.tool_classes import ToolEnvironment
 from tutelage.errors import ConfigError, DataError
@@ -28,7 +28,7 @@ from tutelage.types import Message, Task
 
 def adapt_class(value: Any, name: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory | None:
     """Return the factory of a class written for another library, or of a dictionary of such
-    classes; None for other values. Raises `ConfigError` for a class that cannot be used."""
+    classes, or None for other values. Raises `ConfigError` for an unusable class."""
     if isinstance(value, Mapping) and value:
         factories = dict[str, EnvironmentFactory]()
         for key, each in cast("Mapping[str, Any]", value).items():
@@ -47,7 +47,7 @@ def adapt_class(value: Any, name: str, kwargs: Mapping[str, Any]) -> Environment
     elif not hasattr(cls, "reset"):
         return None
     elif hasattr(cls, "step") and "seed" in inspect.signature(cls.reset).parameters:
-        factory = five_value_factory(name, make, kwargs)
+        factory = gym_factory(name, make, kwargs)
     else:
         members = inspect.getmembers_static(cls, lambda member: isinstance(member, FunctionType))
         hidden = ("reset", "get_reward", "close")
@@ -61,11 +61,10 @@ def adapt_class(value: Any, name: str, kwargs: Mapping[str, Any]) -> Environment
 
 
 class _TRLEnvironment(ToolEnvironment):
-    """One episode of a TRL class; its `get_reward` is called after each turn."""
+    """One episode of a TRL environment class, whose `get_reward` is called after each turn."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Call `reset` with the row's fields and return the text that it returns as an
-        observation."""
+        """Call `reset` with the row's fields and return the resulting text as an observation."""
         self.state = self._made = await call(self.owner.make, task)
         self._bound = {tool.name: tool.bind(self.state) for tool in self._tools}
         text: Any = await call(self.state.reset, **task.fields)
@@ -75,18 +74,18 @@ class _TRLEnvironment(ToolEnvironment):
         specs = tuple(tool.spec for tool in self._tools)
         return Observation(shown, tools=specs, continues_prompt=True)
 
-    async def _read(self, name: str) -> Any:
-        """Return the reward if the class has one; only the model ends an episode."""
+    async def _read_attribute(self, name: str) -> Any:
+        """Return the value of `get_reward`, if defined. Only the model can end an episode."""
         read = getattr(self.state, "get_reward", None) if name == "reward" else None
         return None if read is None else await call(read)
 
     async def close(self) -> None:
-        """Call the class's `close` if it has one."""
+        """Call `close` of the instance, if defined."""
         await call(getattr(self._made, "close", lambda: None))
 
 
 class _RowEnvironment(Environment):
-    """One episode of the environment that the row names."""
+    """One episode of the environment named in the task's `environment` field."""
 
     def __init__(self, factories: Mapping[str, EnvironmentFactory]) -> None:
         self._factories = factories
@@ -94,17 +93,17 @@ class _RowEnvironment(Environment):
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Reset the environment named by the task's `environment` field. Raises `DataError`."""
-        chosen = str(task.fields.get("environment"))
-        if chosen not in self._factories:
+        key = str(task.fields.get("environment"))
+        if key not in self._factories:
             raise DataError(
-                f"task {task.id!r} has environment={chosen!r}; use one of {[*self._factories]}"
+                f"task {task.id!r} has environment={key!r}; use one of {[*self._factories]}"
             )
         row = {name: value for name, value in task.fields.items() if name != "environment"}
-        self._inner = self._factories[chosen].make()
+        self._inner = self._factories[key].make()
         return await self._inner.reset(replace(task, fields=row), seed)
 
     async def step(self, action: Message) -> Step:
-        """Apply the reply."""
+        """Apply a reply to the chosen environment."""
         assert self._inner is not None, "reset comes first"
         return await self._inner.step(action)
 
@@ -115,25 +114,25 @@ class _RowEnvironment(Environment):
 
 
 class _SkyRLEnvironment(Environment):
-    """One episode of a SkyRL class, created with `env_config` and the row as `extras`."""
+    """One episode of a SkyRL class, created with `env_config` and with the row as `extras`."""
 
     def __init__(self, make: Callable[..., Any], config: Mapping[str, Any]) -> None:
         self._make, self._config = make, OmegaConf.create(dict(config))
         self._inner: Any = None
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Call `init` with the task's messages, and return the messages that it adds."""
+        """Call `init` with the task's messages, and return the messages added by it."""
         wanted = inspect.signature(self._make).parameters
         given = {"env_config": self._config, "extras": dict(task.fields)}
         self._inner = await call(self._make, **{n: v for n, v in given.items() if n in wanted})
         prompt = [message.to_dict() for message in task.messages()] if task.has_input else []
         shown, info = await call(self._inner.init, prompt)
         if list(shown[: len(prompt)]) != prompt:
-            raise ValueError("init changed the task's messages; it may only add some after them")
+            raise ValueError("init changed the task's messages; it may only append messages")
         return Observation(tuple(map(Message.from_dict, shown[len(prompt) :])), info=info or {})
 
     async def step(self, action: Message) -> Step:
-        """Apply the reply's text."""
+        """Call `step` with the text of the reply."""
         out: Mapping[str, Any] = await call(self._inner.step, action.content or "")
         shown = tuple(map(Message.from_dict, out["observations"]))
         info = out.get("metadata") or {}

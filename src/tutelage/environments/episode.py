@@ -53,7 +53,7 @@ async def play_episode(
     max_steps: int = MAX_STEPS,
     step_timeout: float = STEP_SECONDS,
 ) -> PlayedEpisode:
-    """Play a task in a new instance with the replies of `act`.
+    """Play one episode of a task in a new instance, with the replies of `act`.
 
     Raises `EnvironmentFailedError`, and what `act` raises. The instance is always closed.
     """
@@ -76,8 +76,8 @@ async def play_episode(
 
 
 def random_act(factory: EnvironmentFactory, seed: int) -> Act:
-    """Return an `Act` of random replies: an offered action, else a call of a random tool with
-    random arguments, else a word of the conversation."""
+    """Return an `Act` of random replies: an offered action, a call of a random tool with random
+    arguments, or a word of the conversation, in this order of preference."""
     rng = SeedTree(seed).child("random action").python()
 
     def act(task: Task, messages: Sequence[Message], observation: Observation) -> Message:
@@ -99,7 +99,7 @@ def random_act(factory: EnvironmentFactory, seed: int) -> Act:
 
 
 def _random_value(schema: Mapping[str, Any], words: Sequence[str], rng: random.Random) -> Any:
-    """Draw a value of a JSON schema; texts are words of the conversation."""
+    """Draw a random value for a JSON schema; strings are words of the conversation."""
     if "enum" in schema:
         return rng.choice(schema["enum"])
     if "const" in schema:
@@ -121,7 +121,7 @@ def _random_value(schema: Mapping[str, Any], words: Sequence[str], rng: random.R
 
 
 def expert_act(expert: Callable[[Task, Sequence[Message]], Message]) -> Act:
-    """Return an `Act` of an expert's replies."""
+    """Wrap an expert function as an `Act`."""
 
     def act(task: Task, messages: Sequence[Message], observation: Observation) -> Message:
         return expert(task, messages)
@@ -132,7 +132,7 @@ def expert_act(expert: Callable[[Task, Sequence[Message]], Message]) -> Act:
 async def check_deterministic(
     factory: EnvironmentFactory, task: Task, seed: int, step_timeout: float = STEP_SECONDS
 ) -> str | None:
-    """Play an episode twice with equal seed and replies; return their difference, or None.
+    """Play an episode twice with equal seed and replies, and return the difference, or None.
 
     The replies are the expert's, else random. Raises `EnvironmentFailedError`.
     """

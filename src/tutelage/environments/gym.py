@@ -31,9 +31,9 @@ _COLOURED = re.compile(r"\x1b\[([34])(\d)[\d;]*m(.*?)\x1b\[0m", re.DOTALL)
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
-    """Return the factory of a registered environment, created with `kwargs`; `actions` in `kwargs`
-    is a list of names for discrete actions.
+def make_factory(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
+    """Return the factory of a registered environment, created with `kwargs`; its entry `actions` is
+    a list of names for discrete actions.
 
     Raises `ConfigError` for an unknown ID, wrong arguments or spaces that cannot be text, and
     `ModuleNotFoundError` without gymnasium.
@@ -43,7 +43,7 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     def make(**options: Any) -> Any:
         return gymnasium.make(argument, disable_env_checker=True, **options)
 
-    return five_value_factory(f"gym:{argument}", make, kwargs)
+    return gym_factory(f"gym:{argument}", make, kwargs)
 
 
 def first_seed(split: str, seed: int) -> int:
@@ -52,16 +52,16 @@ def first_seed(split: str, seed: int) -> int:
 
 
 def seeded_tasks(split: str, n: int, seed: int) -> Sequence[Task]:
-    """Return n tasks of a split whose only field is the seed passed to `reset`."""
+    """Return `n` tasks of a split; their only field is the seed passed to `reset`."""
     first = first_seed(split, seed)
     return [Task(f"{split}-{number}", {"seed": number}) for number in range(first, first + n)]
 
 
-def five_value_factory(
+def gym_factory(
     name: str, construct: Callable[..., Any], kwargs: Mapping[str, Any]
 ) -> EnvironmentFactory:
-    """Return the factory of environments that `construct(**kwargs)` creates, whose `reset(seed)`
-    returns two values and whose `step(action)` returns five. Raises `ConfigError`."""
+    """Return a factory of gymnasium environments created by `construct(**kwargs)`, whose
+    `reset(seed)` returns two values and `step(action)` five. Raises `ConfigError`."""
     options = dict(kwargs)
     names: Sequence[str] = options.pop("actions", ())
     try:
@@ -82,7 +82,7 @@ def five_value_factory(
         if not _is_text(space, kinds):
             raise ConfigError(
                 f"{name}: {part} of {space} cannot be text; use an environment whose {part} are "
-                f'Text or {" or ".join(kinds)}, or whose observations render_mode="ansi" draws'
+                f'Text or {" or ".join(kinds)}, or one that supports render_mode="ansi"'
             )
     inner = getattr(probe, "unwrapped", probe)
     getattr(probe, "close", lambda: None)()
@@ -98,7 +98,7 @@ def five_value_factory(
 
 
 def _is_text(space: Any, kinds: Sequence[str]) -> bool:
-    """Return True if a space is absent, a Text space, or of one of the named kinds."""
+    """Return True if a space is None, a Text space, or of one of the named kinds."""
     if space is None:
         return True
     parents = {cls.__name__ for cls in type(space).__mro__}
@@ -107,10 +107,10 @@ def _is_text(space: Any, kinds: Sequence[str]) -> bool:
 
 
 class _GymEnvironment(Environment):
-    """One episode of an environment whose `step` returns five values."""
+    """One episode of a gymnasium environment."""
 
-    def __init__(self, make: Callable[[], Any], names: Sequence[str], drawn: bool) -> None:
-        self._make, self._names, self._drawn = make, tuple(names), drawn
+    def __init__(self, make: Callable[[], Any], actions: Sequence[str], rendered: bool) -> None:
+        self._make, self._names, self._drawn = make, tuple(actions), rendered
         self._inner: Any = None
 
     async def reset(self, task: Task, seed: int) -> Observation:
@@ -123,7 +123,7 @@ class _GymEnvironment(Environment):
         return Observation((Message("user", text),), self._names, info)
 
     async def step(self, action: Message) -> Step:
-        """Apply the action that the reply names; any other reply changes nothing."""
+        """Apply the action named in the reply; any other reply has no effect."""
         reply = (action.content or "").strip()
         names = [name.lower() for name in self._names]
         if names and reply.lower() not in names:
@@ -138,7 +138,7 @@ class _GymEnvironment(Environment):
         return Step(shown, reward, bool(terminated), bool(truncated), info)
 
     def _to_text(self, value: Any) -> str:
-        """Return the text of an observation."""
+        """Convert an observation to text."""
         text = str(self._inner.render() if self._drawn else value)
         text = _COLOURED.sub(lambda m: f"[{_COLOURS[int(m[2])]}:{m[3]}]", text)
         return _ESCAPE.sub("", text).strip("\n")

@@ -63,14 +63,14 @@ class _LoopThread:
         return cls.latest
 
     def abandon(self) -> None:
-        """Use another thread for new instances, since code blocks this one."""
+        """Use another thread for new instances, because this one is blocked."""
         if _LoopThread.latest is self:
             _LoopThread.latest = None
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """The reward and info of one step, and the id of the model call that it applied."""
+    """The reward and info of one step, and the id of the model call that it belongs to."""
 
     reward: float | None
     info: JSON
@@ -81,7 +81,7 @@ class TurnRecord:
 
 
 class RolloutEnvironment:
-    """The environment of one rollout as its agent sees it, from the first observation on.
+    """The environment of one rollout, with a record of its steps.
 
     An agent's code calls `await step(reply)`, or `step_sync(reply)` if it is not async, until
     `ended` is True. The rewards of the steps are recorded and add up to the rollout's return.
@@ -112,13 +112,13 @@ class RolloutEnvironment:
 
     @property
     def state(self) -> Any:
-        """Return the user's instance, which rewards receive in their `context`."""
+        """Return the user's environment object, which reward functions get in their `context`."""
         instance: Any = self._instance
         return instance.state if isinstance(instance, ToolEnvironment) else instance
 
     @property
     def total(self) -> float | None:
-        """Return the sum of the turns' rewards; None if no turn has one."""
+        """Return the sum of the rewards of all turns, or None if no turn has a reward."""
         rewards = [turn.reward for turn in self.turns if turn.reward is not None]
         return sum(rewards) if rewards else None
 
@@ -128,7 +128,7 @@ class RolloutEnvironment:
         self._instance = await self._call("creation", OPEN_SECONDS, self._factory.make)
         reset = cast("Environment", self._instance).reset
         first = await self._call("reset", OPEN_SECONDS, reset, self.task, self.seed)
-        self.observation = self._read_observation(first, "reset")
+        self.observation = self._check_observation(first, "reset")
         self.info = dict(self.observation.info)
         if not self.observation.messages and not self.task.has_input:
             raise self._record_error("reset", "there is no message, and the task has no question")
@@ -147,8 +147,8 @@ class RolloutEnvironment:
             raise self.failure
         if self._instance is None or self.ended or self._busy:
             raise TutelageError(
-                f"no step of the environment {self.name!r} is possible: it has ended, is closed or "
-                "is in another step; await each step, and stop when `environment.ended` is True"
+                f"cannot step the environment {self.name!r}: it has ended, is closed, or runs "
+                "another step; await each step, and stop when `environment.ended` is True"
             )
         if isinstance(action, str):
             action = Message("assistant", action)
@@ -156,7 +156,7 @@ class RolloutEnvironment:
             action = Message.from_dict(action)
         self._busy, started = True, time.time()
         try:
-            step = self._read_step(
+            step = self._check_step(
                 await self._call("step", self._step_timeout, self._instance.step, action)
             )
         finally:
@@ -168,16 +168,16 @@ class RolloutEnvironment:
         return step
 
     def step_sync(self, action: Message | str | Mapping[str, Any]) -> Step:
-        """Apply a reply from a thread without async; see `step`."""
+        """Apply a reply from synchronous code in another thread; see `step`."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             assert self._caller_loop is not None, "it is open"
             return asyncio.run_coroutine_threadsafe(self.step(action), self._caller_loop).result()
-        raise TutelageError("step_sync would stop the event loop: `await environment.step(...)`")
+        raise TutelageError("step_sync would block the event loop; use `await environment.step`")
 
     async def close(self) -> None:
-        """Close the instance; failures are logged, so that the finished rollout is kept."""
+        """Close the instance and log any failure, so that the finished rollout is kept."""
         instance, self._instance = self._instance, None
         if instance is None:
             return
@@ -186,36 +186,36 @@ class RolloutEnvironment:
         except EnvironmentFailedError:
             logger.warning("the environment %r failed to close", self.name, exc_info=True)
 
-    async def _call(self, what: str, seconds: float, fn: Callable[..., Any], *args: Any) -> Any:
-        """Call a function of the environment on its own thread, within a time limit in seconds."""
-        call = call_safely(partial(fn, *args), {}, what=what, inline=False, seconds=seconds)
+    async def _call(self, phase: str, timeout: float, fn: Callable[..., Any], *args: Any) -> Any:
+        """Call a function of the environment on its own thread, with a time limit."""
+        call = call_safely(partial(fn, *args), {}, what=phase, inline=False, seconds=timeout)
         work = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._thread.loop))
         try:
             # The margin is for cancelling; only a loop that is blocked needs more.
-            value, error = await asyncio.wait_for(work, seconds + 2.0)
+            value, error = await asyncio.wait_for(work, timeout + 2.0)
         except TimeoutError as late:
             if work.cancelled():
                 self._thread.abandon()
-            way = "raise environment.step_timeout" if what == "step" else "it may hang"
+            way = "raise environment.step_timeout" if phase == "step" else "it may hang"
             raise self._record_error(
-                what,
-                f"it took longer than {seconds:g} seconds; {way}, or lower environment.pool_size",
+                phase,
+                f"it took longer than {timeout:g} seconds; {way}, or lower environment.pool_size",
             ) from late
         if error is not None:
-            raise self._record_error(what, f"{type(error).__name__}: {error}"[:500]) from error
+            raise self._record_error(phase, f"{type(error).__name__}: {error}"[:500]) from error
         return value
 
-    def _record_error(self, what: str, reason: str) -> EnvironmentFailedError:
-        """Return an error that names the environment, and keep the first one as `failure`."""
-        error = EnvironmentFailedError(f"the environment {self.name!r} failed in {what}: {reason}")
+    def _record_error(self, phase: str, reason: str) -> EnvironmentFailedError:
+        """Create an error with the environment's name, and store the first error as `failure`."""
+        error = EnvironmentFailedError(f"the environment {self.name!r} failed in {phase}: {reason}")
         self.failure = self.failure or error
         return error
 
-    def _read_step(self, value: Any) -> Step:
-        """Check what `step` returned. Raises `EnvironmentFailedError`."""
+    def _check_step(self, value: Any) -> Step:
+        """Validate the return value of `step`. Raises `EnvironmentFailedError`."""
         if not isinstance(value, Step):
             raise self._record_error("step", f"it returned a {type(value).__name__}, not a Step")
-        reward, info = value.reward, self._read_info(value.info, "step")
+        reward, info = value.reward, self._convert_info(value.info, "step")
         if reward is not None:
             try:
                 reward = math.nan if isinstance(reward, str) else float(reward)
@@ -227,23 +227,23 @@ class RolloutEnvironment:
                     f"the reward is {value.reward!r:.80}; return a finite number from -{LARGEST:g} "
                     f"to {LARGEST:g}, or None if there is none per turn",
                 )
-        observation = self._read_observation(value.observation, "step")
+        observation = self._check_observation(value.observation, "step")
         ended = bool(value.terminated), bool(value.truncated)
         if not observation.messages and not any(ended):
-            raise self._record_error("step", "an episode that goes on needs an observation")
+            raise self._record_error("step", "an unfinished episode needs an observation")
         return Step(observation, reward, *ended, info)
 
-    def _read_observation(self, value: Any, what: str) -> Observation:
-        """Check an observation. Raises `EnvironmentFailedError`."""
+    def _check_observation(self, value: Any, phase: str) -> Observation:
+        """Validate an observation. Raises `EnvironmentFailedError`."""
         if not isinstance(value, Observation):
             kind = type(value).__name__
-            raise self._record_error(what, f"the observation is a {kind}; return an Observation")
+            raise self._record_error(phase, f"the observation is a {kind}; return an Observation")
         length, messages = 0, list[Message]()
         for message in cast("tuple[Any, ...]", value.messages):
             content: Any = message.content if isinstance(message, Message) else message
             if not (isinstance(message, Message) and (content is None or isinstance(content, str))):
                 raise self._record_error(
-                    what,
+                    phase,
                     f"an observation holds {content!r:.80}, a {type(content).__name__}; return "
                     "Message objects whose content is text",
                 )
@@ -251,37 +251,37 @@ class RolloutEnvironment:
             messages.append(replace(message, content=replace_surrogates(content)))
         if length > MAX_CHARS:
             raise self._record_error(
-                what,
+                phase,
                 f"the observation has {length:,} characters, more than {MAX_CHARS:,}; shorten it",
             )
         actions = tuple(value.actions)
         if not all(isinstance(each, str) and each for each in cast("tuple[Any, ...]", actions)):
-            raise self._record_error(what, f"the actions are {actions!r:.80}; return texts")
+            raise self._record_error(phase, f"the actions are {actions!r:.80}; return texts")
         actions = tuple(dict.fromkeys(actions))
         return replace(
             value,
             messages=tuple(messages),
             actions=actions,
-            info=self._read_info(value.info, what),
+            info=self._convert_info(value.info, phase),
         )
 
-    def _read_info(self, value: Any, what: str) -> JSON:
-        """Return an info as JSON values; NumPy arrays and scalars are converted."""
+    def _convert_info(self, value: Any, phase: str) -> JSON:
+        """Convert an info dictionary to JSON values, including NumPy arrays and scalars."""
 
-        def plain(value: Any) -> Any:
+        def to_json(value: Any) -> Any:
             if hasattr(value, "tolist"):
                 return value.tolist()
             raise TypeError(f"a {type(value).__name__} is not JSON")
 
         try:
-            text = json.dumps({**value}, default=plain, allow_nan=False)
+            text = json.dumps({**value}, default=to_json, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise self._record_error(
-                what, f"the info cannot be recorded ({error}); return a dict of JSON values"
+                phase, f"the info cannot be recorded ({error}); return a dict of JSON values"
             ) from error
         if len(text) > MAX_CHARS:
             raise self._record_error(
-                what, f"the info has {len(text):,} characters as JSON, more than {MAX_CHARS:,}"
+                phase, f"the info has {len(text):,} characters as JSON, more than {MAX_CHARS:,}"
             )
         return json.loads(text)
 
@@ -308,7 +308,7 @@ class RolloutEnvironments:
         return environment
 
     async def bind(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
-        """Open the states of tools' classes, each once, and return the bound tools by name.
+        """Create the state of each tool class once, and return the bound tools by name.
 
         Errors of an environment's `reset` propagate; raises `ToolError` on a timeout."""
         bound: dict[str, Tool] = {}

@@ -20,7 +20,7 @@ from tutelage.tools.loading import hint, import_attribute, is_file_reference, lo
 from tutelage.tools.tool import Tool, environment_tools
 
 BUILTIN_ENVIRONMENTS = ("sources", "service_desk", "rooms")
-"""Built-in environments: modules of this package with `environment(argument, kwargs)`."""
+"""Built-in environments: modules of this package with `make_factory(argument, kwargs)`."""
 SCHEMES: Mapping[str, str] = {
     "reasoning_gym": "environments",
     "gym": "environments",
@@ -47,7 +47,7 @@ def load_environment(name: str, kwargs: Mapping[str, Any] = _NO_KWARGS) -> Envir
         )
     module = importlib.import_module(f"tutelage.environments.{word}")
     try:
-        factory: EnvironmentFactory = module.environment(argument, kwargs)
+        factory: EnvironmentFactory = module.make_factory(argument, kwargs)
     except ModuleNotFoundError as error:
         extra = SCHEMES.get(word, "train")
         raise MissingExtraError(
@@ -60,8 +60,8 @@ def load_environment(name: str, kwargs: Mapping[str, Any] = _NO_KWARGS) -> Envir
 def as_factory(
     value: Any, name: str = "", kwargs: Mapping[str, Any] = _NO_KWARGS
 ) -> EnvironmentFactory:
-    """Return the factory of an environment passed as an object: a factory, a class, a function, or
-    a dictionary of classes. Raises `ConfigError`."""
+    """Return the factory of an environment given as an object: a factory, a class, a function, or a
+    dictionary of classes. Raises `ConfigError`."""
     name = name or str(getattr(value, "__name__", type(value).__name__))
     if isinstance(value, EnvironmentFactory):
         if kwargs:
@@ -71,14 +71,14 @@ def as_factory(
             )
         return value
     if isinstance(value, type) and _is_environment(value):
-        return _with_attributes(value, name, lambda: value(**kwargs))
+        return _create_factory(value, name, lambda: value(**kwargs))
     if isinstance(value, type) and any(
         isinstance(each, Tool) for _, each in inspect.getmembers_static(value)
     ):
         tools = environment_tools(value, kwargs)
         owner = tools[0].environment
         assert owner is not None, "tools of a class have an owner"
-        factory = _with_attributes(value, name, lambda: ToolEnvironment(owner, tools))
+        factory = _create_factory(value, name, lambda: ToolEnvironment(owner, tools))
         return replace(factory, tools=tuple(tool.spec for tool in tools))
     if inspect.isroutine(value):
         try:
@@ -93,7 +93,7 @@ def as_factory(
         if isinstance(made, EnvironmentFactory):
             return made
         if _is_environment(type(made)):
-            return _with_attributes(type(made), name, lambda: value(**kwargs))
+            return _create_factory(type(made), name, lambda: value(**kwargs))
         raise ConfigError(
             f"the function {name!r} returned a {type(made).__name__}; return an "
             "EnvironmentFactory, or a new Environment each time"
@@ -108,8 +108,8 @@ def as_factory(
 
 
 def _is_environment(cls: type) -> bool:
-    """Return True if a class has the protocol's methods (gymnasium's `reset` takes no task). Raises
-    `ConfigError` if only `close` is missing."""
+    """Return True if a class has the methods of the protocol (gymnasium's `reset` has no task).
+    Raises `ConfigError` if only `close` is missing."""
     if not all(callable(getattr(cls, method, None)) for method in ("reset", "step")):
         return False
     parameters = [*inspect.signature(cls.reset).parameters.values()][1:]  # pyright: ignore
@@ -122,8 +122,8 @@ def _is_environment(cls: type) -> bool:
     return found
 
 
-def _with_attributes(cls: type, name: str, make: Callable[[], Environment]) -> EnvironmentFactory:
-    """Return a factory with `tasks`, `expert` and `deterministic` of a class, if present."""
+def _create_factory(cls: type, name: str, make: Callable[[], Environment]) -> EnvironmentFactory:
+    """Return a factory with the class attributes `tasks`, `expert` and `deterministic`, if set."""
     found: dict[str, Any] = {}
     for attribute in ("tasks", "expert", "deterministic"):
         value = inspect.getattr_static(cls, attribute, None)

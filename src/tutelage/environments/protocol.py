@@ -16,7 +16,7 @@ from tutelage.types import Message, Task, ToolSpec
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Messages, allowed actions and tools that an environment shows the agent."""
+    """Messages, allowed actions and tools that an environment sends to the agent."""
 
     messages: tuple[Message, ...] = ()
     """Messages appended to the conversation."""
@@ -55,7 +55,7 @@ class Step:
 
 
 class Environment(Protocol):
-    """A multi-turn task that answers the agent."""
+    """A multi-turn task that responds to the agent's replies."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Begin a task and return its first observation. An exception fails the rollout."""
@@ -72,7 +72,7 @@ class Environment(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFactory:
-    """Creates the instances of one environment, and has its tools, tasks and expert.
+    """Factory of the instances of one environment, with its tools, tasks and expert.
 
     The functions are taken from the attributes of the same names of the class, if present.
     """

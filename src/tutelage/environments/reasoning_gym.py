@@ -34,9 +34,9 @@ PATIENCE = 500
 """Consecutive entries without a new question after which a dataset counts as exhausted."""
 
 
-def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
-    """Return the factory of a dataset. `kwargs` are its difficulty keys, and `scoring`: `exact`,
-    the default, rewards only a full score, `graded` rewards the score itself.
+def make_factory(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
+    """Return the environment factory of a dataset. `kwargs` are its difficulty keys and `scoring`:
+    `exact` (the default) rewards only a full score, `graded` the score itself.
 
     Raises `ConfigError` for an unknown or refused dataset and wrong keys, and `ModuleNotFoundError`
     without reasoning-gym.
@@ -49,16 +49,16 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
         near = hint(argument, DATASETS)
         raise ConfigError(f"reasoning-gym has no dataset {argument!r}{near}")
     if argument in REFUSED:
-        raise ConfigError(f"reasoning_gym:{argument} is refused: {REFUSED[argument]}")
+        raise ConfigError(f"reasoning_gym:{argument} is not supported: {REFUSED[argument]}")
     if scoring not in ("exact", "graded"):
         raise ConfigError(f"scoring must be 'exact' or 'graded', got {scoring!r}")
-    entries = _Entries(argument, config)
+    entries = _EntryCache(argument, config)
     try:
         first: Mapping[str, Any] = entries.dataset(0)[0]
     except Exception as error:
         keys = ", ".join(f.name for f in fields(DATASETS[argument][1]))
         raise ConfigError(
-            f"reasoning_gym:{argument} cannot be made with {config!r}: {type(error).__name__}: "
+            f"cannot create reasoning_gym:{argument} with {config!r}: {type(error).__name__}: "
             f"{error}; its keys are {keys}"
         ) from error
     return EnvironmentFactory(
@@ -74,8 +74,8 @@ def _expert_answer(task: Task, messages: Sequence[Message]) -> Message:
     return Message("assistant", str(task["answer"]))
 
 
-class _Entries:
-    """The entries of a dataset by seed and index, created on first use."""
+class _EntryCache:
+    """Entries of a dataset by seed and index, created on first use."""
 
     def __init__(self, name: str, config: Mapping[str, Any]) -> None:
         self._name, self._config = name, config
@@ -83,7 +83,7 @@ class _Entries:
         self.dataset = lru_cache(32)(self._create_dataset)  # some hold megabytes
 
     def _create_dataset(self, seed: int) -> Any:
-        """Return the dataset of a window."""
+        """Create the dataset of `WINDOW` entries for one seed."""
         from reasoning_gym.composite import DatasetSpec
         from reasoning_gym.factory import create_dataset
 
@@ -93,7 +93,7 @@ class _Entries:
         return create_dataset(self._name, seed=seed, size=WINDOW, **config)
 
     def tasks(self, split: str, n: int, seed: int) -> Sequence[Task]:
-        """Return n tasks with different questions, fewer if the dataset has no more."""
+        """Return `n` tasks with different questions, or fewer if the dataset is exhausted."""
         found, number, last = dict[str, Task](), 0, 0
         while len(found) < n and number - last < PATIENCE:
             window, index = first_seed(split, seed) + number // WINDOW * WINDOW, number % WINDOW
@@ -107,11 +107,11 @@ class _Entries:
         return [*found.values()]
 
     def score(self, task: Task, reply: str) -> float:
-        """Return the scorer's grade of a reply, from 0 to 1; 0 if the scorer raises."""
+        """Return the score of a reply, from 0 to 1, and 0 if the scorer raises an exception."""
         from reasoning_gym.utils import extract_answer
 
         if "seed" not in task.fields or "index" not in task.fields:
-            raise DataError(f"task {task.id!r} has no seed and index; take tasks of this dataset")
+            raise DataError(f"task {task.id!r} has no seed and index; use tasks of this dataset")
         with self._lock:
             dataset = self.dataset(int(task["seed"]))
             entry = dataset[int(task["index"])]
@@ -123,23 +123,23 @@ class _Entries:
 
 
 class _QuestionEnvironment(Environment):
-    """An episode of one question, ended by the reply."""
+    """Single-turn episode with one question."""
 
-    def __init__(self, entries: _Entries, graded: bool) -> None:
+    def __init__(self, entries: _EntryCache, graded: bool) -> None:
         self._entries, self._graded = entries, graded
         self._task = Task("", {})
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Return an empty observation: the question is in the task."""
+        """Return an empty observation, since the question is in the task."""
         self._task = task
         return Observation()
 
     async def step(self, action: Message) -> Step:
-        """Grade the reply."""
+        """Score the reply."""
         score = await call(self._entries.score, self._task, action.content or "")
         reward = score if self._graded else float(score >= 1)
         info = {"score": score, "success": score >= 1}
         return Step(reward=reward, terminated=True, info=info)
 
     async def close(self) -> None:
-        """Do nothing: no resources are held."""
+        """Do nothing, since there are no resources to free."""

@@ -32,7 +32,7 @@ State = tuple[str, bool, bool]
 
 
 def possible_actions(layout: Mapping[str, Any], state: State) -> dict[str, State]:
-    """Return the actions that are possible in a state, with the state that each leads to."""
+    """Return the possible actions in a state, each with the resulting state."""
     room, held, _ = state
     actions = {way: (next_room, held, False) for way, next_room in layout["ways"][room].items()}
     if room == layout["key"] and not held:
@@ -42,8 +42,8 @@ def possible_actions(layout: Mapping[str, Any], state: State) -> dict[str, State
     return actions
 
 
-def shortest_way(layout: Mapping[str, Any], state: State) -> list[str]:
-    """Return the shortest list of actions that opens the door, by breadth-first search."""
+def shortest_path(layout: Mapping[str, Any], state: State) -> list[str]:
+    """Return the shortest list of actions that opens the door, found by breadth-first search."""
     ways: dict[State, list[str]] = {state: []}
     queue = deque([state])
     while not queue[0][2]:
@@ -56,16 +56,16 @@ def shortest_way(layout: Mapping[str, Any], state: State) -> list[str]:
 
 
 class RoomsEnvironment:
-    """An episode in one layout, until the door is open."""
+    """An episode in one layout of rooms, which ends when the door is open."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Begin at the task's start; nothing is random."""
+        """Start in the task's first room; the seed is not used."""
         self.layout, self.moves = task.fields, 0
         self.state: State = (task["start"], False, False)
         return self._observe()
 
     async def step(self, action: Message) -> Step:
-        """Apply an action; an impossible one changes nothing."""
+        """Apply an action; an impossible action has no effect."""
         self.moves += 1
         chosen = (action.content or "").strip()
         self.state = possible_actions(self.layout, self.state).get(chosen, self.state)
@@ -76,7 +76,7 @@ class RoomsEnvironment:
         return Step(observation, float(opened), terminated=opened, truncated=truncated, info=info)
 
     async def close(self) -> None:
-        """Do nothing: no resources are held."""
+        """Do nothing, since there are no resources to free."""
 
     def _observe(self) -> Observation:
         """Return the room, its possible actions and the state."""
@@ -87,8 +87,8 @@ class RoomsEnvironment:
         return Observation((message,), actions, {"state": state})
 
 
-def draw(split: str, rng: Random) -> dict[str, Any]:
-    """Return the fields of a task: question, start, key, door and the ways out of each room."""
+def draw_fields(split: str, rng: Random) -> dict[str, Any]:
+    """Draw the fields of a task: question, start, key, door and the exits of each room."""
     while True:
         start, key, door = rng.sample(ROOMS, 3)
         ways: dict[str, dict[str, str]] = {room: {} for room in ROOMS}
@@ -109,7 +109,7 @@ def draw(split: str, rng: Random) -> dict[str, Any]:
         if split_of(f"rooms: {question}") != split:
             continue
         layout = {"start": start, "key": key, "door": door, "ways": ways}
-        if len(shortest_way(layout, (start, False, False))) >= SHORTEST:
+        if len(shortest_path(layout, (start, False, False))) >= SHORTEST:
             return {"question": question, **layout}
 
 
@@ -120,15 +120,15 @@ def expert(task: Task, messages: Sequence[Message]) -> Message:
         if message.role == "assistant":
             chosen = (message.content or "").strip()
             state = possible_actions(task.fields, state).get(chosen, state)
-    return Message("assistant", shortest_way(task.fields, state)[0])
+    return Message("assistant", shortest_path(task.fields, state)[0])
 
 
-def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
-    """Return the rooms. Raises `ConfigError` for an argument or options."""
+def make_factory(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
+    """Return the factory of `rooms`. Raises `ConfigError` for an argument or options."""
     check_argument("rooms", argument, ("",), kwargs)
     return EnvironmentFactory(
         name="rooms",
         make=RoomsEnvironment,
-        tasks=lambda split, n, seed: draw_tasks("rooms", split, n, seed, draw),
+        tasks=lambda split, n, seed: draw_tasks("rooms", split, n, seed, draw_fields),
         expert=expert,
     )

@@ -60,8 +60,8 @@ REQUESTS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 """Wordings of requests: in all splits, and in the test only."""
 
 
-def open_shop(task: Task) -> sqlite3.Connection:
-    """Return a new database with the task's orders and stock."""
+def create_database(task: Task) -> sqlite3.Connection:
+    """Create a database with the task's orders and stock."""
     shop = sqlite3.connect(":memory:", check_same_thread=False)
     shop.executescript(
         "CREATE TABLE orders (id TEXT, customer TEXT, item TEXT, days INTEGER, state TEXT);"
@@ -73,7 +73,7 @@ def open_shop(task: Task) -> sqlite3.Connection:
     return shop
 
 
-def change_order(shop: sqlite3.Connection, action: str, order: str, new: str = "") -> str:
+def change_order(shop: sqlite3.Connection, action: str, order: str, new_item: str = "") -> str:
     """Cancel, refund or exchange an open order, regardless of the rules, and return the new state.
 
     An order is changed at most once.
@@ -82,10 +82,10 @@ def change_order(shop: sqlite3.Connection, action: str, order: str, new: str = "
     if row is None or row[0] != "open":
         return f"already {row[0]}" if row else "no such order"
     if action == "exchange":
-        sold = shop.execute("UPDATE stock SET count = count - 1 WHERE item = ?", (new,))
+        sold = shop.execute("UPDATE stock SET count = count - 1 WHERE item = ?", (new_item,))
         if not sold.rowcount:
             return "no such item"
-        shop.execute("UPDATE orders SET item = ? WHERE id = ?", (new, order))
+        shop.execute("UPDATE orders SET item = ? WHERE id = ?", (new_item, order))
     if action == "refund":
         shop.execute("INSERT INTO refunds VALUES (?)", (order,))
     state = {"cancel": "cancelled", "exchange": "exchanged", "refund": "refunded"}[action]
@@ -93,26 +93,26 @@ def change_order(shop: sqlite3.Connection, action: str, order: str, new: str = "
     return state
 
 
-def snapshot(shop: sqlite3.Connection) -> list[list[Any]]:
+def read_database(shop: sqlite3.Connection) -> list[list[Any]]:
     """Return all rows of the database."""
     tables = ("orders", "stock", "refunds")
     return [shop.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall() for table in tables]
 
 
 class ServiceDeskEnvironment(ToolWorld):
-    """An episode at the service desk, with one customer's message."""
+    """An episode at a service desk, with a message from one customer."""
 
     max_turns = 12
     cost_of_call = COST
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Open a shop; nothing in it is random."""
+        """Create the shop's database from the task; the seed is not used."""
         self.tools = {name: getattr(self, name) for name in TOOLS}
-        right, self.shop = open_shop(task), open_shop(task)
+        right, self.shop = create_database(task), create_database(task)
         for request in task["requests"]:
             if request["allowed"]:
                 change_order(right, request["action"], request["order"], request["new"])
-        self.wanted = snapshot(right)
+        self.wanted = read_database(right)
         right.close()
         return Observation(tools=tuple(tool.spec for tool in self.tools.values()))
 
@@ -121,8 +121,8 @@ class ServiceDeskEnvironment(ToolWorld):
         self.shop.close()
 
     def judge(self, answer: str) -> bool:
-        """Return True if the database is as the rules require."""
-        return snapshot(self.shop) == self.wanted
+        """Return True if the database is in the state that the rules require."""
+        return read_database(self.shop) == self.wanted
 
     @tool(inline=True)
     def find(self, name: str) -> str:
@@ -157,8 +157,8 @@ class ServiceDeskEnvironment(ToolWorld):
         return change_order(self.shop, "refund", order)
 
 
-def draw(split: str, rng: Random) -> dict[str, Any]:
-    """Return the fields of a task: question, wording, customer, orders, stock, requests."""
+def draw_fields(split: str, rng: Random) -> dict[str, Any]:
+    """Draw the fields of a task: question, wording, customer, orders, stock, requests."""
     count, share = 3 if rng.random() < THREE else 2, rng.random()
     allowed = [share < ALL_ALLOWED] * count
     if share >= ALL_ALLOWED + NONE_ALLOWED:
@@ -222,13 +222,13 @@ def expert(task: Task, messages: Sequence[Message]) -> Message:
     return call_message(name, turn, **arguments)
 
 
-def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
-    """Return the service desk. Raises `ConfigError` for an argument or options."""
+def make_factory(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
+    """Return the factory of `service_desk`. Raises `ConfigError` for an argument or options."""
     check_argument("service_desk", argument, ("",), kwargs)
     return EnvironmentFactory(
         name="service_desk",
         make=ServiceDeskEnvironment,
         tools=tuple(getattr(ServiceDeskEnvironment, name).spec for name in TOOLS),
-        tasks=lambda split, n, seed: draw_tasks("service_desk", split, n, seed, draw),
+        tasks=lambda split, n, seed: draw_tasks("service_desk", split, n, seed, draw_fields),
         expert=expert,
     )

@@ -45,7 +45,7 @@ QUESTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class SourcesVariant:
-    """The sources of a variant, and the expert's strategies."""
+    """Price sources of a variant, with the expert's strategies."""
 
     costs: Mapping[str, float]
     """Cost of a call by tool."""
@@ -76,7 +76,7 @@ VARIANTS: Mapping[str, SourcesVariant] = {
 
 
 class SourcesEnvironment(ToolWorld):
-    """An episode in a town with sources of prices."""
+    """An episode with several sources of prices."""
 
     def __init__(self, variant: SourcesVariant) -> None:
         super().__init__()
@@ -84,23 +84,23 @@ class SourcesEnvironment(ToolWorld):
         self.tools = {name: getattr(self, name) for name in variant.costs}
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Begin a task; the rumours are drawn from the seed."""
+        """Begin a task; rumours are drawn with `seed`."""
         self.task, self.rng = task, SeedTree(seed).child("sources").python()
         self.heard: dict[str, list[int]] = {}
         return Observation(tools=tuple(tool.spec for tool in self.tools.values()))
 
     def judge(self, answer: str) -> bool:
-        """Return True if the answer is the price."""
+        """Return True if the answer is the correct price."""
         return answer == self.task["answer"]
 
-    def _ask(self, source: str, item: str, trust: float, times: int = 1) -> str:
-        """Pay a source and return its price of an item."""
+    def _buy_price(self, source: str, item: str, accuracy: float, max_answers: int = 1) -> str:
+        """Add the cost of a source and return its price of an item."""
         if item != self.task["item"]:
             return "unknown item"
         self.spent += self.variant.costs[source]
         heard, price = self.heard.setdefault(source, []), int(self.task["answer"])
-        if len(heard) < times:
-            right = self.rng.random() < trust
+        if len(heard) < max_answers:
+            right = self.rng.random() < accuracy
             others = [other for other in PRICES if other != price]
             heard.append(price if right else self.rng.choice(others))
         return str(heard[-1])
@@ -108,31 +108,31 @@ class SourcesEnvironment(ToolWorld):
     @tool(inline=True)
     def rumour(self, item: str) -> str:
         """Ask people what an item costs: free, often wrong."""
-        return self._ask("rumour", item, TRUST, self.variant.rumours)
+        return self._buy_price("rumour", item, TRUST, self.variant.rumours)
 
     @tool(inline=True)
     def register(self, item: str) -> str:
         """Look the price up in the register: right, for a fee."""
-        return self._ask("register", item, 1.0)
+        return self._buy_price("register", item, 1.0)
 
     @tool(inline=True)
     def audit(self, item: str) -> str:
         """Have the price audited: right, for a large fee."""
-        return self._ask("audit", item, 1.0)
+        return self._buy_price("audit", item, 1.0)
 
     @tool(inline=True)
     def tailor(self, item: str) -> str:
         """Ask a tailor, who knows things of cloth, for a small fee."""
-        return self._ask("tailor", item, 1.0 if self.task["kind"] == "tailor" else TRUST)
+        return self._buy_price("tailor", item, 1.0 if self.task["kind"] == "tailor" else TRUST)
 
     @tool(inline=True)
     def smith(self, item: str) -> str:
         """Ask a smith, who knows things of metal, for a small fee."""
-        return self._ask("smith", item, 1.0 if self.task["kind"] == "smith" else TRUST)
+        return self._buy_price("smith", item, 1.0 if self.task["kind"] == "smith" else TRUST)
 
 
-def draw(split: str, rng: Random) -> dict[str, Any]:
-    """Return the fields of a task: question, answer, item, kind, and the seed of the expert."""
+def draw_fields(split: str, rng: Random) -> dict[str, Any]:
+    """Draw the fields of a task: question, answer, item, kind, and the seed of the expert."""
     kind = rng.choice([*NOUNS])
     item = draw_words(split, rng, ADJECTIVES, NOUNS[kind])
     return {
@@ -158,7 +158,7 @@ def expert(variant: SourcesVariant, task: Task, messages: Sequence[Message]) -> 
     return call_message(asked[len(heard)], len(heard), item=task["item"])
 
 
-def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
+def make_factory(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     """Return the factory of `sources` or of a variant. Raises `ConfigError` for an unknown
     variant."""
     check_argument("sources", argument, VARIANTS, kwargs)
@@ -167,6 +167,6 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
         name=f"sources:{argument}" if argument else "sources",
         make=lambda: SourcesEnvironment(variant),
         tools=tuple(getattr(SourcesEnvironment, name).spec for name in variant.costs),
-        tasks=lambda split, n, seed: draw_tasks("sources", split, n, seed, draw),
+        tasks=lambda split, n, seed: draw_tasks("sources", split, n, seed, draw_fields),
         expert=partial(expert, variant),
     )

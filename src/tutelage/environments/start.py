@@ -44,7 +44,7 @@ BEST = 0.1
 def environment_tasks(
     factory: EnvironmentFactory, sizes: Mapping[str, int], seed: int
 ) -> dict[str, Sequence[Task]]:
-    """Return the environment's tasks by split, at most `sizes[split]` of each.
+    """Return the environment's tasks by split, at most `sizes[split]` per split.
 
     Duplicates are dropped; a task of both test and training is kept in the test. Raises
     `ConfigError` if the environment has no tasks, or a split no task that is in no other split.
@@ -84,17 +84,17 @@ def environment_tasks(
 def check_repeats(
     factory: EnvironmentFactory, task: Task, seed: int, step_timeout: float = STEP_SECONDS
 ) -> None:
-    """Play one episode twice if the environment declares itself deterministic. Raises `ConfigError`
-    if the two episodes differ."""
+    """Play one episode twice if the environment is declared deterministic. Raises `ConfigError` if
+    the two episodes differ."""
     if not factory.deterministic:
         return
     with ThreadPoolExecutor(1) as pool:  # the caller may be in an event loop
         played = check_deterministic(factory, task, seed, step_timeout)
-        found = pool.submit(asyncio.run, played).result()
-    if found is not None:
+        difference = pool.submit(asyncio.run, played).result()
+    if difference is not None:
         raise ConfigError(
             f"the environment {factory.name!r} gave two different episodes for the same task, seed "
-            f"and actions: {found}; take all random numbers from the seed of reset(), or set "
+            f"and actions: {difference}; draw all random numbers from the seed of reset(), or set "
             "`deterministic = False` on its class"
         )
 
@@ -103,22 +103,22 @@ def imitated_episodes(
     config: RunConfig,
     factory: EnvironmentFactory,
     tasks: Sequence[Task],
-    imitated: Path | None,
-    new: bool,
+    path: Path | None,
+    new_policy: bool,
 ) -> tuple[list[Demonstration], str]:
-    """Play the episodes that are imitated: for a `new` policy, whose tokenizer they make, and for
-    others those of an expert. A run that is resumed has them in the file `imitated`. Return them
-    with where they come from. Raises `ConfigError`."""
+    """Return demonstrations for training, and a description of their origin. A `new_policy` needs
+    them for its tokenizer too; other policies use only those of an expert. A resumed run reads them
+    from the file `path`. Raises `ConfigError`."""
     seeds = SeedTree(config.seed).child("environment")
-    if imitated is not None:
-        return load_demonstrations([imitated]), imitated.name
+    if path is not None:
+        return load_demonstrations([path]), path.name
     chat = config.agent.agent_type == "hf"
-    if not new and (factory.expert is None or not config.sft.max_steps or not chat):
+    if not new_policy and (factory.expert is None or not config.sft.max_steps or not chat):
         return [], ""
     if not chat:
         raise ConfigError(
-            f"agent.agent_type={config.agent.agent_type!r} writes its calls as text, and episodes "
-            "of an environment are chat; use agent.agent_type=hf, or pass --model NAME"
+            f"agent.agent_type={config.agent.agent_type!r} writes tool calls as text, but "
+            "episodes are chat conversations; use agent.agent_type=hf, or pass --model NAME"
         )
     turns, limit = config.agent.max_turns, config.environment.step_timeout
     rows, origin = asyncio.run(play_demonstrations(factory, tasks, seeds, turns, limit))
@@ -131,13 +131,13 @@ def imitated_episodes(
 def fitting(
     rows: Sequence[Demonstration],
     encode: Callable[[Sequence[Message], Sequence[ToolSpec]], tuple[Sequence[int], Any]],
-    most: int,
+    max_tokens: int,
 ) -> list[Demonstration]:
-    """Return the episodes of at most so many tokens. Raises `ConfigError` where none is left."""
-    kept = [row for row in rows if len(encode(row.messages, row.tools)[0]) <= most]
+    """Return the episodes of at most `max_tokens` tokens. Raises `ConfigError` if none is left."""
+    kept = [row for row in rows if len(encode(row.messages, row.tools)[0]) <= max_tokens]
     if not kept:
         raise ConfigError(
-            f"every episode of the environment has more than {most} tokens; raise "
+            f"every episode of the environment has more than {max_tokens} tokens; raise "
             "rollout.max_len, or use a model with a longer context"
         )
     return kept
@@ -147,18 +147,18 @@ async def play_demonstrations(
     factory: EnvironmentFactory,
     tasks: Sequence[Task],
     seeds: SeedTree,
-    turns: int,
+    max_turns: int,
     step_timeout: float = STEP_SECONDS,
 ) -> tuple[list[Demonstration], str]:
-    """Return demonstrations of training tasks of at most `turns` turns each, and a description of
-    their origin.
+    """Play demonstrations of at most `max_turns` turns for training tasks, and return them with a
+    description of their origin.
 
     Raises `ConfigError` if there is no expert and an observation offers no actions.
     """
     expert = factory.expert
 
-    async def play(number: int) -> tuple[PlayedEpisode, Demonstration]:
-        task, seed = tasks[number % len(tasks)], seeds.child(number)
+    async def play(index: int) -> tuple[PlayedEpisode, Demonstration]:
+        task, seed = tasks[index % len(tasks)], seeds.child(index)
         rng, tools = seed.child("actions").python(), list[ToolSpec]()
 
         def act(task: Task, messages: Sequence[Message], observation: Observation) -> Message:
@@ -168,7 +168,7 @@ async def play_demonstrations(
                 if observation.actions and reply.content not in observation.actions:
                     raise ConfigError(
                         f"the expert of the environment {factory.name!r} replied "
-                        f"{reply.content!r:.80}, which is none of the actions that it offers"
+                        f"{reply.content!r:.80}, which is not one of the offered actions"
                     )
                 return reply
             if not observation.actions:
@@ -182,12 +182,12 @@ async def play_demonstrations(
             return Message("assistant", rng.choice(observation.actions))
 
         episode = await play_episode(
-            factory, task, seed.value(), act, max_steps=turns, step_timeout=step_timeout
+            factory, task, seed.value(), act, max_steps=max_turns, step_timeout=step_timeout
         )
         said = [*episode.messages]
         while said and said[-1].role != "assistant":
             said.pop()
-        place = f"{factory.name}, episode {number}"
+        place = f"{factory.name}, episode {index}"
         return episode, Demonstration(tuple(said), tuple(tools), place, factory.name)
 
     played: list[tuple[PlayedEpisode, Demonstration]] = []
@@ -211,7 +211,7 @@ async def play_demonstrations(
 
 
 def write_demonstrations(path: Path, demonstrations: Sequence[Demonstration]) -> None:
-    """Write demonstrations as chat rows, which `load_demonstrations` reads."""
+    """Write demonstrations as chat rows, in the format of `load_demonstrations`."""
     with path.open("w", encoding="utf-8") as file:
         for one in demonstrations:
             messages = [message.to_dict() for message in one.messages]

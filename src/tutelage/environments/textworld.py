@@ -31,10 +31,10 @@ _creation_lock = threading.Lock()
 """Lock around game creation, since TextWorld draws from one generator of the process."""
 
 
-def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
-    """Return the factory of generated games. `kwargs` are `OPTIONS`, and `reward`: `score`, the
-    default, or `intermediate`, which is 1 for a step towards the end of the quest and -1 for a step
-    away from it. A task's `seed` selects its game; `seed` in `kwargs` selects one game for all
+def make_factory(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
+    """Return the factory of generated games. `kwargs` are `OPTIONS` and `reward`: `score` (the
+    default), or `intermediate`, which is 1 for a step towards the end of the quest and -1 for a
+    step away from it. A task's `seed` selects its game; `seed` in `kwargs` selects one game for all
     tasks.
 
     Raises `ConfigError` for another key or an argument, `ModuleNotFoundError` without TextWorld.
@@ -46,12 +46,12 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     known = {"reward", "seed", *OPTIONS}.issuperset(kwargs)
     if argument or not known or options["reward"] not in ("score", "intermediate"):
         raise ConfigError(
-            f"textworld:{argument} with {dict(kwargs)!r} is not a game: nothing follows the "
-            f"colon; keys: seed, {', '.join(OPTIONS)}, reward ('score' or 'intermediate')"
+            f"invalid environment textworld:{argument} with {dict(kwargs)!r}; use 'textworld:' "
+            f"and the keys seed, {', '.join(OPTIONS)}, reward ('score' or 'intermediate')"
         )
 
-    def game(seed: int) -> Path:
-        """Return the file of a game, generating it if the cache does not have it."""
+    def create_game(seed: int) -> Path:
+        """Return the file of a game, and generate it if it is not in the cache."""
         made = textworld.GameOptions()
         made.seeds = seed
         for name in OPTIONS:
@@ -78,7 +78,7 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
         def start(self, seed: int) -> Observation:
             asked = ("admissible_commands", "score", "max_score", "won", "intermediate_reward")
             shown = textworld.EnvInfos(**dict.fromkeys((*asked, "objective", "description"), True))
-            self.inner = textworld.start(str(game(seed)), shown)
+            self.inner = textworld.start(str(create_game(seed)), shown)
             self.state, self.over = self.inner.reset(), False
             return self.observe(f"{self.state.objective}\n\n{self.state.description}")
 

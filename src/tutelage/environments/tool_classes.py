@@ -53,15 +53,15 @@ class ToolEnvironment(Environment):
         )
         terminal = [r for r in results if r.error is None and self._bound[r.name].terminal]
         info: dict[str, Any] = {"answer": terminal[-1].text} if terminal else {}
-        done = await self._read("done")
+        done = await self._read_attribute("done")
         ended = not action.tool_calls or bool(terminal) or bool(done)
-        total, reward = await self._read("reward"), None
+        total, reward = await self._read_attribute("reward"), None
         if total is not None:
             reward, self._earned = total - self._earned, total
         return Step(Observation(messages), reward, terminated=ended, info=info)
 
-    async def _read(self, name: str) -> Any:
-        """Return the value of an optional attribute or method of the instance, else None."""
+    async def _read_attribute(self, name: str) -> Any:
+        """Return the value of an optional attribute or method of the instance, or None."""
         value: Any = getattr(self.state, name, None)
         return await call(value) if callable(value) else value
 

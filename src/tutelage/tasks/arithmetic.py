@@ -59,8 +59,8 @@ _FRESH_TRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The content of a question without its wording. `key` identifies it, `words` fill the
-    templates."""
+    """Content of a question without its wording. `key` identifies it; `words` are the values of the
+    templates' placeholders."""
 
     family: Family
     key: str
@@ -70,7 +70,7 @@ class Problem:
 
 
 def split_of(key: str) -> Split:
-    """Return the split of a problem: a hash of its key, independent of seed, level and wording.
+    """Return the split of a problem by a hash of its key, independent of seed, level and wording.
 
     Of 100 problems 80 are for training, and 10 each for validation and test.
     """
@@ -79,7 +79,7 @@ def split_of(key: str) -> Split:
 
 
 def arithmetic_problem(operands: Sequence[int], operators: Sequence[str]) -> Problem:
-    """Return `17 * 23 + 5` for `[17, 23, 5]` and `["*", "+"]`; operators are + - and *."""
+    """Return the problem `17 * 23 + 5` for `[17, 23, 5]` and `["*", "+"]`; operators: + - *."""
     pieces = [str(operands[0])]
     for operator, operand in zip(operators, operands[1:], strict=True):
         pieces += [operator, str(operand)]
@@ -97,12 +97,12 @@ def arithmetic_problem(operands: Sequence[int], operators: Sequence[str]) -> Pro
 
 
 def sum_problem(n: int) -> Problem:
-    """Return the problem of the sum of the integers 1..n."""
+    """Return a problem that asks for the sum of the integers from 1 to n."""
     return Problem("sum", f"sum:{n}", n * (n + 1) // 2, (("sum_1_to_n", {"n": n}),), {"n": str(n)})
 
 
 def _shopping_problem(item: str, count: int) -> Problem:
-    """Return the problem of the price of `count` pieces of `item`: a look-up, then a product."""
+    """Return a problem that asks for the price of `count` items: a look-up, then a product."""
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
         ("lookup", {"item": item}),
         ("calculator", {"expression": f"{count}*{PRICES[item]}"}),
@@ -131,7 +131,7 @@ def make_tasks(level: str, split: str, n: int, seed: int) -> list[Task]:
 
 
 def demonstrations(task: Task, guess: bool, rng: random.Random) -> list[Message]:
-    """Return an agent's messages for `task`, for supervised training, without the question.
+    """Create the messages of a demonstration for `task`, without the question.
 
     A correct demonstration makes the gold calls, receives their true results and answers with the
     number. A guess answers at once with a number of the right length and sign, as an agent that
@@ -156,16 +156,16 @@ def demonstrations(task: Task, guess: bool, rng: random.Random) -> list[Message]
     return [*messages, Message("assistant", answer)]
 
 
-def _draw_task(level: str, split: str, rng: random.Random, seen: dict[str, int]) -> Task:
-    """Draw a task, preferably with a question that is not in `seen`."""
+def _draw_task(level: str, split: str, rng: random.Random, counts: dict[str, int]) -> Task:
+    """Draw a task, preferably with a question that is not in `counts`."""
     family = rng.choices(list(FAMILY_WEIGHTS), list(FAMILY_WEIGHTS.values()))[0]
     problem, question = _draw_question(level, split, family, rng)
     for _ in range(_FRESH_TRIES):
-        if question not in seen:
+        if question not in counts:
             break
         problem, question = _draw_question(level, split, family, rng)
-    repeat = seen.get(question, 0)
-    seen[question] = repeat + 1
+    repeat = counts.get(question, 0)
+    counts[question] = repeat + 1
     digest = hashlib.blake2b(question.encode(), digest_size=6).hexdigest()
     fields: dict[str, Any] = {
         "question": question,
@@ -179,7 +179,7 @@ def _draw_task(level: str, split: str, rng: random.Random, seen: dict[str, int])
 def _draw_question(
     level: str, split: str, family: Family, rng: random.Random
 ) -> tuple[Problem, str]:
-    """Draw a problem of the split, by rejection, and one wording of it."""
+    """Draw a problem of the split by rejection sampling, and one of its wordings."""
     problem = _draw_problem(level, family, rng)
     while split_of(problem.key) != split:
         problem = _draw_problem(level, family, rng)
@@ -187,7 +187,7 @@ def _draw_question(
 
 
 def _draw_problem(level: str, family: Family, rng: random.Random) -> Problem:
-    """Draw a problem of a family."""
+    """Draw a random problem of a family."""
     hard = level == "hard"
     if family == "sum":
         return sum_problem(rng.randint(2 if hard else 10, 999))
@@ -200,7 +200,7 @@ def _draw_problem(level: str, family: Family, rng: random.Random) -> Problem:
 
 
 def _evaluate(operands: Sequence[int], operators: Sequence[str]) -> int:
-    """Return the value with the usual precedence, as a sum of signed products."""
+    """Evaluate an expression with the usual precedence, as a sum of signed products."""
     total, product = 0, operands[0]
     for operator, operand in zip(operators, operands[1:], strict=True):
         if operator == "*":

@@ -29,7 +29,7 @@ RowT = TypeVar("RowT", bound=Mapping[str, Any])
 
 
 def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
-    """Return the task of one raw row. Raises `DataError` with the place and the field."""
+    """Create a task from one raw row. Raises `DataError` with the row's location and the field."""
     if not isinstance(row.value, Mapping):
         raise DataError(
             f"{row.place}: a row must be an object of named fields, not "
@@ -43,25 +43,25 @@ def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
             fields[key] = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
             raise DataError(
-                f"{row.place}: field {key!r} is {short_repr(value)}, which JSON cannot hold "
+                f"{row.place}: field {key!r} is {short_repr(value)}, which is not JSON "
                 f"({error}); use strings, finite numbers, booleans, null, lists and objects"
             ) from error
     if input_required:
         _check_input(row.place, fields)
-    given = fields.get("id", "")
+    task_id = fields.get("id", "")
     if "id" not in fields:
         # A hash of the fields, whatever their order.
         text = json.dumps(fields, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-        given = "task_" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    if isinstance(given, bool) or not isinstance(given, (str, int)) or given == "":
+        task_id = "task_" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    if isinstance(task_id, bool) or not isinstance(task_id, (str, int)) or task_id == "":
         raise DataError(
-            f"{row.place}: field 'id' must be a non-empty string or an integer, not {given!r}"
+            f"{row.place}: field 'id' must be a non-empty string or an integer, not {task_id!r}"
         )
-    return Task(str(given), fields, row.place)
+    return Task(str(task_id), fields, row.place)
 
 
 class Dataset(Sequence[Task], Generic[RowT]):
-    """Tasks in order, with unique ids. `Dataset(rows)`, `Dataset.load(path)`, slices, `split`.
+    """An ordered collection of tasks with unique ids: `Dataset(rows)`, `Dataset.load(path)`.
 
     Rows are mappings or `Task`s. A field `id` (string or integer) is the task's id; without it the
     id is a hash of the content, so the same row has the same id in every run. A repeated row gets
@@ -75,8 +75,8 @@ class Dataset(Sequence[Task], Generic[RowT]):
         name: str = "dataset",
         input_required: bool = True,
     ) -> None:
-        """Raises `DataError` for an invalid row (named by its index), different rows of the same
-        id, or no rows.
+        """Create a dataset. Raises `DataError` for an invalid row (with its index), for different
+        rows with the same id, and without rows.
 
         A custom agent may read any field: `input_required=False` accepts rows without a question.
         """
@@ -96,7 +96,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
 
     @classmethod
     def load(cls, path: str | Path, *, input_required: bool = True) -> Self:
-        """Read .json, .jsonl, .csv or .parquet. Raises `DataError` naming file, line and field."""
+        """Read .json, .jsonl, .csv or .parquet. Raises `DataError` with file, line and field."""
         rows = [
             (row.place, _make_task(row, input_required=input_required)) for row in read_rows(path)
         ]
@@ -104,13 +104,13 @@ class Dataset(Sequence[Task], Generic[RowT]):
 
     @classmethod
     def recorded(cls, path: str | Path) -> Self:
-        """Read the tasks recorded by a run, which may lack a question, since custom agents need
+        """Read the tasks recorded by a run; they may lack a question, since custom agents need
         none. Raises `DataError`."""
         return cls.load(path, input_required=False)
 
     @classmethod
     def _from_tasks(cls, tasks: tuple[Task, ...], name: str) -> Self:
-        """Return a dataset of checked tasks."""
+        """Create a dataset of validated tasks."""
         made = cls.__new__(cls)
         made._tasks = tasks
         made.name = name
@@ -118,12 +118,12 @@ class Dataset(Sequence[Task], Generic[RowT]):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Return the fields that every task has, in the order of the first."""
+        """Return the field names common to all tasks, in the order of the first task."""
         first = self._tasks[0].fields if self._tasks else ()
         return tuple(name for name in first if all(name in task.fields for task in self._tasks))
 
     def split(self, fraction: float, seed: int) -> tuple[Self, Self]:
-        """Return two disjoint parts, the first with about `fraction` of the tasks, neither empty.
+        """Split into two disjoint, non-empty datasets; the first has about `fraction` of the tasks.
 
         The assignment depends on `seed` alone; both parts keep the order of the dataset. Equal rows
         stay together.
@@ -138,12 +138,12 @@ class Dataset(Sequence[Task], Generic[RowT]):
         SeedTree(seed).child("dataset", "split").python().shuffle(groups)
         count = min(max(round(size * fraction), 1), size - 1)
 
-        def pick(part: Iterable[Sequence[int]]) -> Self:
-            """Return the tasks of some groups, in order."""
-            places = sorted(itertools.chain.from_iterable(part))
+        def select(subset: Iterable[Sequence[int]]) -> Self:
+            """Return a dataset of the tasks in some groups, in order."""
+            places = sorted(itertools.chain.from_iterable(subset))
             return self._from_tasks(tuple(self._tasks[i] for i in places), self.name)
 
-        return pick(groups[:count]), pick(groups[count:])
+        return select(groups[:count]), select(groups[count:])
 
     @overload
     def __getitem__(self, index: int) -> Task: ...
@@ -158,24 +158,24 @@ class Dataset(Sequence[Task], Generic[RowT]):
         return len(self._tasks)
 
 
-def _assign_unique_ids(placed: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
+def _assign_unique_ids(entries: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
     """Return the tasks with unique ids for repeated rows.
 
     Raises `DataError` if different rows have the same id.
     """
-    rows = list(placed)
+    rows = list(entries)
     taken = {task.id for _, task in rows}
     first: dict[str, tuple[str, Task]] = {}
     times: Counter[str] = Counter()
     tasks: list[Task] = []
     for place, task in rows:
-        known = first.setdefault(task.id, (place, task))
+        earlier = first.setdefault(task.id, (place, task))
         times[task.id] += 1
         if times[task.id] > 1:
-            if dict(known[1].fields) != dict(task.fields):
+            if dict(earlier[1].fields) != dict(task.fields):
                 raise DataError(
                     f"{place}: duplicate id {task.id!r}, already used by a different row, "
-                    f"{known[0]}; use a unique id for each row"
+                    f"{earlier[0]}; use a unique id for each row"
                 )
             # `name-2` for the second row of a name, and so on past what other rows are called.
             while (made := f"{task.id}-{times[task.id]}") in taken:
@@ -190,10 +190,10 @@ def _check_input(place: str, fields: Mapping[str, Any]) -> None:
     """Raise `DataError` for a row without a valid input field."""
     name = next((field for field in INPUT_FIELDS if field in fields), None)
     if name is None:
-        there = ", ".join(repr(field) for field in fields) or "nothing"
+        names = ", ".join(repr(field) for field in fields) or "nothing"
         near = [n for f in fields for n in difflib.get_close_matches(f.lower(), INPUT_FIELDS, n=1)]
         raise DataError(
-            f"{place}: no input field; the row has {there}; "
+            f"{place}: no input field; the row has {names}; "
             f"expected one of {', '.join(INPUT_FIELDS)}"
             + (f"; did you mean {near[0]!r}?" if near else "")
         )
@@ -202,7 +202,7 @@ def _check_input(place: str, fields: Mapping[str, Any]) -> None:
         if not value.strip():
             raise DataError(f"{place}: field {name!r} must not be empty: it is the agent's input")
     elif isinstance(value, list) or name == "messages":
-        check_order(place, name, read_messages(place, name, value), answered=False)
+        check_order(place, name, read_messages(place, name, value), complete=False)
     else:
         raise DataError(
             f"{place}: field {name!r} must be a string or a list of chat messages, "

@@ -29,7 +29,7 @@ ANSWER_FIELDS = ("answer", "response")
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A conversation that ends with the assistant, and the tools available in it."""
+    """A conversation that ends with an assistant message, and the tools available in it."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
@@ -39,12 +39,12 @@ class Demonstration:
 
     @property
     def has_reasoning(self) -> bool:
-        """Return True if a turn has reasoning in addition to its content."""
+        """Return True if any message has reasoning in addition to its content."""
         return any(message.extra.get(THOUGHTS[0]) for message in self.messages)
 
 
 def load_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
-    """Return the demonstrations of files (JSON, JSONL, CSV, Parquet), in order.
+    """Load demonstrations from JSON, JSONL, CSV or Parquet files, in order.
 
     Raises `DataError` naming file, line and field of the first invalid row.
     """
@@ -68,7 +68,7 @@ _TOOLS = TypeAdapter(list[Annotated[_DemonstratedTool, BeforeValidator(_unwrap_f
 
 
 def read_demonstration(row: RawRow, file: str) -> Demonstration:
-    """Return the demonstration of one raw row. Raises `DataError` with place and field."""
+    """Create a demonstration from one raw row. Raises `DataError` with place and field."""
     place, value = row
     if not isinstance(value, Mapping):
         raise DataError(
@@ -78,22 +78,22 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
     if "messages" in fields:
         messages = read_messages(place, "messages", fields["messages"])
     else:
-        asked = next((name for name in INPUT_FIELDS if name in fields), None)
-        said = next((name for name in ANSWER_FIELDS if name in fields), None)
-        if asked is None or said is None:
-            there = ", ".join(repr(name) for name in fields) or "nothing"
+        field = next((name for name in INPUT_FIELDS if name in fields), None)
+        key = next((name for name in ANSWER_FIELDS if name in fields), None)
+        if field is None or key is None:
+            names = ", ".join(repr(name) for name in fields) or "nothing"
             raise DataError(
-                f"{place}: no demonstration; the row has {there}, and needs 'messages', or one of "
-                f"{', '.join(INPUT_FIELDS[:-1])} with one of {', '.join(ANSWER_FIELDS)}"
+                f"{place}: not a demonstration; the row has {names}; it needs 'messages' or one of "
+                f"{', '.join(INPUT_FIELDS[:-1])} and one of {', '.join(ANSWER_FIELDS)}"
             )
-        question, answer = fields[asked], fields[said]
+        question, answer = fields[field], fields[key]
         if isinstance(answer, (int, float)) and not isinstance(answer, bool):
             answer = str(answer)
         if not isinstance(answer, str) or not answer.strip():
-            raise DataError(f"{place}: field {said!r} must be a string, not {short_repr(answer)}")
+            raise DataError(f"{place}: field {key!r} must be a string, not {short_repr(answer)}")
         if not isinstance(question, list):
             question = [{"role": "user", "content": question}]
-        messages = [*read_messages(place, asked, question), Message("assistant", answer)]
+        messages = [*read_messages(place, field, question), Message("assistant", answer)]
     if not any(m.role == "assistant" and m.extra.get("weight") != 0 for m in messages):
         raise DataError(
             f"{place}: field 'messages' has no assistant turn with a nonzero weight, so there "
@@ -103,8 +103,8 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
     end = messages[-1]
     if end.role != "assistant" or not (end.content or end.tool_calls):
         raise DataError(
-            f"{place}: field 'messages[{len(messages) - 1}]': a demonstration must end with an "
-            f"assistant turn that is not empty, not {short_repr(end.to_dict())}"
+            f"{place}: field 'messages[{len(messages) - 1}]': a demonstration must end with a "
+            f"non-empty assistant message, not {short_repr(end.to_dict())}"
         )
     tools = read_field(_TOOLS, place, "tools", fields.get("tools")) or ()
     specs = tuple(ToolSpec(t.name, t.description or "", t.parameters) for t in tools)
@@ -114,29 +114,28 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
 def count_demonstration_overlap(
     train: Sequence[Demonstration], val: Sequence[Demonstration], test: Sequence[Task]
 ) -> Overlap:
-    """Return the numbers of repeated demonstrations and of test tasks that a demonstration
-    answers."""
+    """Count repeated demonstrations, and test tasks whose prompt occurs in a demonstration."""
 
-    def mark(messages: Sequence[Message]) -> str:
+    def hash_messages(messages: Sequence[Message]) -> str:
         """Return a hash of messages."""
         calls = [[[call.name, call.arguments] for call in m.tool_calls] for m in messages]
         return hash_value([[m.role, m.content, c] for m, c in zip(messages, calls, strict=True)])
 
-    def prompt(messages: Sequence[Message]) -> str:
-        """Return a hash of the messages before the first assistant turn, without the system's."""
+    def hash_prompt(messages: Sequence[Message]) -> str:
+        """Return a hash of the messages before the first assistant message, except system ones."""
         before = takewhile(lambda m: m.role != "assistant", messages)
-        return mark([m for m in before if m.role != "system"])
+        return hash_messages([m for m in before if m.role != "system"])
 
-    shown = count_overlap(train, val, (), key=lambda one: mark(one.messages))
+    shown = count_overlap(train, val, (), key=lambda one: hash_messages(one.messages))
     asked = [task.messages() for task in test if task.has_input]
-    asks = count_overlap([one.messages for one in train], (), asked, key=prompt)
+    asks = count_overlap([one.messages for one in train], (), asked, key=hash_prompt)
     both = {"test_in_train": asks.test_in_train, "test_repeated": asks.test_repeated}
     return replace(shown, test=len(test), **both)
 
 
-def texts_of(shown: Sequence[Demonstration]) -> Iterator[str]:
-    """What demonstrations say, for a tokenizer of their own."""
-    for one in shown:
+def texts_of(demonstrations: Sequence[Demonstration]) -> Iterator[str]:
+    """Yield the texts of demonstrations, to train a tokenizer."""
+    for one in demonstrations:
         if one.tools:
             names = (
                 f"{t.name}({', '.join(t.parameters.get('properties', {}))})" for t in one.tools
@@ -146,7 +145,7 @@ def texts_of(shown: Sequence[Demonstration]) -> Iterator[str]:
 
 
 def said(messages: Iterable[Message], arguments: Callable[[str], str]) -> Iterator[str]:
-    """The contents and calls of messages; `arguments` writes those of a call."""
+    """Yield the contents and tool calls of messages; `arguments` formats a call's arguments."""
     for message in messages:
         if message.content:
             yield message.content

@@ -30,7 +30,7 @@ UNREADABLE = "unreadable"
 
 
 def _dump_object(value: Any) -> Any:
-    """Return arguments as the JSON text of an object."""
+    """Convert a call's arguments to the text of a JSON object."""
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
@@ -80,7 +80,7 @@ class _ChatMessage(BaseModel):
         return self
 
     def read(self) -> Message:
-        """Return a `Message`, with reasoning and weight in its `extra`."""
+        """Convert to a `Message`, with reasoning and weight in its `extra`."""
         calls = [
             ToolCall(str(call.id or f"call_{i}"), call.function.name, call.function.arguments)
             for i, call in enumerate(self.tool_calls or ())
@@ -98,7 +98,7 @@ Read = TypeVar("Read")
 
 
 def read_field(adapter: TypeAdapter[Read], place: str, field: str, value: Any) -> Read:
-    """Return a validated field. Raises `DataError` with the first error."""
+    """Validate the value of a field. Raises `DataError` for the first error."""
     try:
         return adapter.validate_python(value, strict=True)
     except ValidationError as misfit:
@@ -114,23 +114,23 @@ def read_messages(place: str, field: str, value: Any) -> list[Message]:
 
 
 def check_order(
-    place: str, field: str, messages: Sequence[Message], *, answered: bool = True
+    place: str, field: str, messages: Sequence[Message], *, complete: bool = True
 ) -> None:
-    """Raise `DataError` for messages in an impossible order, or, unless `answered`, messages that
-    the assistant cannot answer next. In a task, which is context and no example, earlier assistant
-    turns may be anywhere, such as a greeting first."""
+    """Raise `DataError` for messages in an invalid order. Unless `complete`, the last message must
+    be one that the assistant can answer. In a task, which is context and not an example, earlier
+    assistant messages may be anywhere, such as a greeting first."""
     open_calls: list[str] = []
     before = ""
-    turns = messages if answered else [*messages, Message("assistant")]
+    turns = messages if complete else [*messages, Message("assistant")]
     for i, message in enumerate(turns):
-        wrong = _order_error(message, before, open_calls)
-        if wrong is not None and i == len(messages):
+        problem = _order_error(message, before, open_calls)
+        if problem is not None and i == len(messages):
             raise DataError(
                 f"{place}: field {field!r} must end with a user message or a tool result "
-                f"for the agent to answer; otherwise {wrong}"
+                f"for the agent to answer; otherwise {problem}"
             )
-        if wrong is not None and (answered or message.role != "assistant"):
-            raise DataError(f"{place}: field '{field}[{i}]': {wrong}")
+        if problem is not None and (complete or message.role != "assistant"):
+            raise DataError(f"{place}: field '{field}[{i}]': {problem}")
         if message.role == "assistant":
             open_calls = [call.id for call in message.tool_calls]
         elif message.role == "tool" and message.name != UNREADABLE:
@@ -138,11 +138,11 @@ def check_order(
         before = message.role
 
 
-def _order_error(message: Message, before: str, open_calls: Sequence[str]) -> str | None:
-    """Return why a message cannot follow one of the role `before`; None if it can."""
+def _order_error(message: Message, previous: str, open_calls: Sequence[str]) -> str | None:
+    """Return an error if a message cannot follow one of the role `previous`, else None."""
     role = message.role
     if role == "tool":
-        if message.name == UNREADABLE and before:
+        if message.name == UNREADABLE and previous:
             return None
         if not open_calls:
             return "there is a tool result without a tool call"
@@ -150,12 +150,12 @@ def _order_error(message: Message, before: str, open_calls: Sequence[str]) -> st
         if text is not None and text not in open_calls:
             return f"tool_call_id {text!r} matches none of the open tool calls {list(open_calls)!r}"
         return None
-    if role == "assistant" and open_calls and before == "tool":
+    if role == "assistant" and open_calls and previous == "tool":
         return f"the assistant continues before the result of its call {open_calls[0]!r}"
-    if role == "system" and before not in ("", "system"):
-        return f"'system' follows {before!r}; it must come first"
-    if role == "assistant" and before in ("", "system"):
+    if role == "system" and previous not in ("", "system"):
+        return f"'system' follows {previous!r}; it must come first"
+    if role == "assistant" and previous in ("", "system"):
         return "an assistant message comes before the first user message"
-    if role == "assistant" and before == "assistant":
+    if role == "assistant" and previous == "assistant":
         return "two assistant messages follow each other"
     return None

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def hash_task(task: Task, fields: Collection[str] | None = None) -> str:
-    """Return a hash of a task: its input and `fields`; None takes all fields but the id."""
+    """Return a hash of a task's input and `fields`; with None, of all its fields except the id."""
     if fields is None or not task.has_input:
         return hash_value({name: value for name, value in task.fields.items() if name != "id"})
     held = {name: task.fields[name] for name in sorted(fields) if name in task.fields}
@@ -31,13 +31,13 @@ def hash_task(task: Task, fields: Collection[str] | None = None) -> str:
 
 
 def hash_value(value: Any) -> str:
-    """Return a hash of a JSON value, independent of spacing, order of keys and Unicode form."""
+    """Return a hash of a JSON value, independent of spacing, key order and Unicode form."""
     text = json.dumps(_normalize(value), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _normalize(value: Any) -> Any:
-    """Return a JSON value with normalised texts, and with numbers as text."""
+    """Normalise the strings of a JSON value, and convert its numbers to strings."""
     if isinstance(value, str):
         return " ".join(unicodedata.normalize("NFC", value).split())
     if isinstance(value, Mapping):
@@ -49,8 +49,8 @@ def _normalize(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Numbers of tasks of each split, of those that are also training tasks, and of those that
-    repeat an earlier one of their split."""
+    """Numbers of tasks per split, of validation and test tasks that are also training tasks, and of
+    duplicates within each split."""
 
     train: int = 0
     val: int = 0
@@ -62,12 +62,12 @@ class Overlap:
     test_repeated: int = 0
 
     def record(self) -> dict[str, int]:
-        """Return the `overlap` of result.json."""
+        """Return the `overlap` entry of result.json."""
         return {name: count for name, count in asdict(self).items() if "_" in name}
 
     def notes(self, *, drawn: bool = False) -> list[str]:
-        """Return sentences about duplicates, shown at the start. `drawn` training tasks may repeat
-        by chance, which is not reported."""
+        """Return warnings about duplicate tasks. Duplicates among `drawn` training tasks are not
+        reported, since they occur by chance."""
         notes: list[str] = []
         if self.test_in_train:
             notes.append(
@@ -87,15 +87,15 @@ class Overlap:
 
 
 def format_shared(shared: int, tasks: int, name: str = "test") -> str:
-    """Return `40 of 100 test tasks are also training tasks`."""
+    """Return a sentence such as `40 of 100 test tasks are also training tasks`."""
     return f"{shared} of {tasks} {name} tasks are also training tasks"
 
 
 def count_overlap(
     train: Iterable[T], val: Sequence[T], test: Sequence[T], key: Callable[[T], Hashable]
 ) -> Overlap:
-    """Return the overlap of splits by `key`, such as `content`. If `test` is `val`, it counts as
-    both."""
+    """Count the tasks with equal `key` between and within splits. If `test` is `val`, the counts of
+    both are equal."""
     seen = [key(task) for task in train]
     known = set(seen)
     vals = [key(task) for task in val]
@@ -113,27 +113,27 @@ def count_overlap(
 
 
 def find_trained(train: Iterable[T], test: Sequence[T], key: Callable[[T], Hashable]) -> list[int]:
-    """Return the positions of test tasks that are also training tasks, by `key`."""
+    """Return the indices of test tasks that are also training tasks, compared by `key`."""
     known = {key(task) for task in train}
     return [place for place, task in enumerate(test) if key(task) in known]
 
 
-def format_list(names: Sequence[str], most: int = 5) -> str:
-    """Return `a, b, c and 114 more`."""
-    told, left = ", ".join(names[:most]), len(names) - most
+def format_list(names: Sequence[str], max_count: int = 5) -> str:
+    """Join names to a text such as `a, b, c and 114 more`."""
+    told, left = ", ".join(names[:max_count]), len(names) - max_count
     return f"{told} and {left} more" if left > 0 else told
 
 
 def hold_out(tasks: Sequence[Task], count: int) -> tuple[list[Task], list[Task]]:
-    """Return (kept, held out): the first `count` tasks are held out, and their duplicates are
-    dropped."""
+    """Return (kept, held out): the first `count` tasks are held out, and their duplicates among the
+    others are dropped."""
     held = list(tasks[:count])
     known = {hash_task(task) for task in held}
     return [task for task in tasks[count:] if hash_task(task) not in known], held
 
 
 def group_equal(tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:
-    """Return the positions of equal tasks in groups, in the order of first occurrence."""
+    """Group the indices of equal tasks, in the order of first occurrence."""
     groups: dict[Hashable, list[int]] = {}
     for place, task in enumerate(tasks):
         groups.setdefault(key(task), []).append(place)
@@ -141,23 +141,23 @@ def group_equal(tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[list[i
 
 
 def count_shared(result: Mapping[str, Any], split: str = "test") -> int:
-    """Return the number of tasks of a split that were trained on, by a result.json; 0 if
-    unknown."""
+    """Return the number of a split's tasks that are also training tasks, from a result.json, or 0
+    if unknown."""
     return (result.get("overlap") or {}).get(f"{split}_in_train", 0)
 
 
-def success_title(result: Mapping[str, Any], what: str, split: str = "test") -> str:
-    """Return `held-out success` if no task of the split was trained on, else `success`."""
-    return what if count_shared(result, split) else f"held-out {what}"
+def success_title(result: Mapping[str, Any], measure: str, split: str = "test") -> str:
+    """Return a title such as `held-out success`, without `held-out` if training used the tasks."""
+    return measure if count_shared(result, split) else f"held-out {measure}"
 
 
 def split_name(result: Mapping[str, Any], split: str = "test") -> str:
-    """Return `held-out` if no task of the split was trained on, else the name of the split."""
+    """Return `held-out`, or the name of the split if training used its tasks."""
     called = {"val": "validation"}.get(split, split)
     return called if count_shared(result, split) else "held-out"
 
 
 def footnote(result: Mapping[str, Any]) -> str | None:
-    """Return the footnote of a table whose tasks are not held out; None if they are."""
+    """Return the footnote of a table if its tasks are also training tasks, else None."""
     shared = count_shared(result)
     return f"{format_shared(shared, result.get('test_tasks', shared))}." if shared else None

@@ -28,7 +28,7 @@ _LONGEST_CELL = 2**31 - 1
 
 
 class RawRow(NamedTuple):
-    """One raw row and its place, such as `train.jsonl:17`."""
+    """One raw row and its location, such as `train.jsonl:17`."""
 
     place: str
     value: Any
@@ -41,12 +41,12 @@ def short_repr(value: Any) -> str:
 
 
 def check_characters(place: str, value: Any, field: str = "") -> None:
-    """Raise `DataError` with place and field for a text with an unpaired surrogate, which UTF-8
-    cannot encode, so that it could be neither stored nor sent to a model."""
+    """Raise `DataError` if a text has an unpaired surrogate, which UTF-8 cannot encode; such a text
+    cannot be stored or sent to a model."""
     if isinstance(value, str):
-        if not value.isascii() and (half := _SURROGATE.search(value)):
+        if not value.isascii() and (match := _SURROGATE.search(value)):
             raise DataError(
-                f"{place}: field {field!r} has {half[0]!r}, an unpaired surrogate: remove it"
+                f"{place}: field {field!r} has {match[0]!r}, an unpaired surrogate: remove it"
             )
     elif isinstance(value, Mapping):
         for key, item in cast("Mapping[Any, Any]", value).items():
@@ -59,7 +59,7 @@ def check_characters(place: str, value: Any, field: str = "") -> None:
 
 
 def read_rows(path: str | Path) -> list[RawRow]:
-    """Return all rows of a file, by its suffix: .json, .jsonl, .ndjson, .csv, .parquet.
+    """Read all rows of a file, in the format of its suffix: .json, .jsonl, .ndjson, .csv, .parquet.
 
     Raises `DataError` for a file that is missing, empty or invalid, with the line, and
     `MissingExtraError` for Parquet without pyarrow.
@@ -67,17 +67,17 @@ def read_rows(path: str | Path) -> list[RawRow]:
     path = Path(path)
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        known = ", ".join(sorted(READERS))
+        suffixes = ", ".join(sorted(READERS))
         raise DataError(
             f"unknown format of {str(path)!r}: suffix {path.suffix!r}; "
-            f"rename the file to end in one of {known}"
+            f"rename the file to end in one of {suffixes}"
         )
     if not path.is_file():
         files = [str(file) for file in path.parent.glob("*") if file.suffix.lower() in READERS]
         near = get_close_matches(str(path), files, n=1)
-        way = f"did you mean {near[0]!r}?" if near else "pass the path of one"
-        what = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise DataError(f"dataset {str(path)!r} {what}; {way}")
+        advice = f"did you mean {near[0]!r}?" if near else "pass the path of one"
+        problem = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise DataError(f"dataset {str(path)!r} {problem}; {advice}")
     limit = csv.field_size_limit(_LONGEST_CELL)
     try:
         rows = list(reader(path))
@@ -91,7 +91,7 @@ def read_rows(path: str | Path) -> list[RawRow]:
 
 
 def _read_text(path: Path) -> str:
-    """Return the file as text without a byte-order mark and with unchanged line ends."""
+    """Read a file as UTF-8 text without a byte-order mark and with unchanged line ends."""
     raw = path.read_bytes()
     try:
         return raw.decode("utf-8-sig")
@@ -103,12 +103,12 @@ def _read_text(path: Path) -> str:
 
 
 def _read_json(path: Path) -> Iterator[RawRow]:
-    """Yield the rows of an array, of JSON lines, or of a single object, which is a row or has the
-    list of rows under one of its keys."""
+    """Yield the rows of an array, of JSON Lines, or of a single object, which is a row or has a
+    list of rows under one key."""
     text = _read_text(path)
     if not text.strip():
         return
-    value, rest = _parse_json(text, str(path), within=path)
+    value, rest = _parse_json(text, str(path), file=path)
     if rest and isinstance(value, dict):
         yield from _json_lines(path)
         return
@@ -139,15 +139,15 @@ def _json_lines(path: Path) -> Iterator[RawRow]:
         yield RawRow(place, value)
 
 
-def _parse_json(text: str, place: str, within: Path | None = None) -> tuple[Any, str]:
-    """Return the JSON value at the beginning of a text, and the rest; if the text is the file
-    `within`, an error names its line."""
+def _parse_json(text: str, place: str, file: Path | None = None) -> tuple[Any, str]:
+    """Parse the JSON value at the beginning of a text, and return it with the remaining text; if
+    the text is the whole `file`, an error has its line number."""
     blank = len(text) - len(text.lstrip(_BLANK))
     try:
         value, end = _DECODER.raw_decode(text, blank)
     except json.JSONDecodeError as error:
-        where = place if within is None else f"{within}:{error.lineno}"
-        raise DataError(f"{where}: invalid JSON at column {error.colno}: {error.msg}") from error
+        location = place if file is None else f"{file}:{error.lineno}"
+        raise DataError(f"{location}: invalid JSON at column {error.colno}: {error.msg}") from error
     except (RecursionError, ValueError) as error:
         # Nesting beyond the stack, an integer of thousands of digits, or a repeated key.
         raise DataError(f"{place}: cannot parse JSON: {error}") from error
@@ -171,14 +171,14 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
             continue
         if header is None:
             header = [cell.strip() for cell in cells]
-            wrong = [name for name in header if not name or header.count(name) > 1]
-            if wrong:
+            invalid = [name for name in header if not name or header.count(name) > 1]
+            if invalid:
                 raise DataError(
-                    f"{path}:{line}: columns of the header need unique names, got {wrong[0]!r}"
+                    f"{path}:{line}: the header needs unique column names, got {invalid[0]!r}"
                 )
         elif len(cells) != len(header):
             raise DataError(
-                f"{path}:{line}: {counted(len(cells), 'cell')} where the header has {len(header)} "
+                f"{path}:{line}: {counted(len(cells), 'cell')} but the header has {len(header)} "
                 f"({', '.join(header)}); quote cells that contain commas"
             )
         else:

@@ -78,7 +78,7 @@ class _PriceList:
             item: The name of the item.
         """
         name = _normalize_name(item)
-        matches = (x for x in self._prices if name in _singulars(x) or x in _singulars(name))
+        matches = (x for x in self._prices if name in _to_singular(x) or x in _to_singular(name))
         return _find_price(next(matches, name), self._prices)
 
 
@@ -98,7 +98,7 @@ def _normalize_name(item: str) -> str:
     return " ".join(item[:100].lower().split())
 
 
-def _singulars(name: str) -> list[str]:
+def _to_singular(name: str) -> list[str]:
     """Return a noun and its possible singular forms."""
     endings = (("s", ""), ("es", ""), ("ies", "y"), ("ves", "f"), ("ves", "fe"))
     forms = [name.removesuffix(many) + one for many, one in endings if name.endswith(many)]

@@ -34,7 +34,7 @@ Passage = tuple[str, str]
 
 
 def build(files: Sequence[str | Path], out: str | Path) -> int:
-    """Index `files` into `out`, replaced atomically on success, and return the number of passages.
+    """Write a search index of `files` to `out` atomically, and return the number of passages.
 
     Rows of .jsonl and .json need a `text` (and may have a `title`); .txt and .md are split into
     passages. Raises `DataError` for a file that is unreadable or contains no text, and
@@ -95,11 +95,11 @@ def check(path: str | Path) -> None:
     except sqlite3.Error as error:
         raise ConfigError(f"cannot read the search index {str(path)!r}: {error}") from error
     if application_id != _APPLICATION_ID:
-        raise ConfigError(f"{str(path)!r} was not made by `tutelage index`; index your files again")
+        raise ConfigError(f"{str(path)!r} was not created by `tutelage index`; create a new index")
 
 
 def search(path: str | Path, query: str, count: int) -> list[Passage]:
-    """Return the `count` best passages that contain any word of `query`, ties in file order."""
+    """Return the `count` best passages that contain a word of `query`; ties keep the file order."""
     terms = list(dict.fromkeys(_TERM.findall(query.casefold())))[:_MAX_TERMS]
     if not terms:
         return []
@@ -115,11 +115,11 @@ def search(path: str | Path, query: str, count: int) -> list[Passage]:
 
 
 def _read_passages(file: str | Path) -> Iterator[Passage]:
-    """Yield the passages of a file in the format of its suffix. Raises `DataError`."""
+    """Yield the passages of a file, parsed by its suffix. Raises `DataError`."""
     path = Path(file)
     suffix = path.suffix.lower()
     if suffix in (".txt", ".md", ".markdown"):
-        yield from _text_passages(path)
+        yield from _split_text_file(path)
     elif suffix in (".json", ".jsonl", ".ndjson", ".csv", ".parquet"):
         for row in read_rows(path):
             if not isinstance(row.value, dict):
@@ -141,7 +141,7 @@ def _read_passages(file: str | Path) -> Iterator[Passage]:
         )
 
 
-def _text_passages(path: Path) -> Iterator[Passage]:
+def _split_text_file(path: Path) -> Iterator[Passage]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -107,7 +107,7 @@ async def call_safely(
     inline: bool,
     seconds: float | None,
 ) -> tuple[Any, BaseException | None]:
-    """Call a user's function and return a pair of its value and its exception, one of them None.
+    """Call a user's function and return (value, exception), one of which is None.
 
     `what` names the function in messages. `inline` runs a synchronous function on the event loop,
     without a time limit. Others raise `TimeoutError` after `seconds`.
@@ -131,7 +131,7 @@ async def call_safely(
 async def _call_catching(
     fn: Callable[..., Any], arguments: Mapping[str, Any], *, inline: bool
 ) -> tuple[Any, BaseException | None]:
-    """Call a function and return a pair of its value and its exception, one of them None.
+    """Call a function and return (value, exception), one of which is None.
 
     Also catches `BaseException`s, which would end the event loop, but not Ctrl-C and cancellation.
     """
@@ -176,7 +176,7 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
 
-    def settle(value: T | None, error: BaseException | None) -> None:
+    def set_result(value: T | None, error: BaseException | None) -> None:
         if future.done():
             return
         if error is None:
@@ -184,7 +184,7 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
         else:
             future.set_exception(error)
 
-    def work() -> None:
+    def run() -> None:
         value, error = None, None
         try:
             value = context.run(fn)
@@ -198,15 +198,14 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
             error = failure
         # The loop is closed if the program ended while the thread was running.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, value, error)
+            loop.call_soon_threadsafe(set_result, value, error)
 
-    threading.Thread(target=work, name="tutelage-call", daemon=True).start()
+    threading.Thread(target=run, name="tutelage-call", daemon=True).start()
     return await future
 
 
 def _truncate(text: str, limit: int) -> str:
-    """Shorten text to `limit` characters, replacing its middle with the number of characters
-    cut."""
+    """Shorten text to `limit` characters by replacing its middle with a note."""
     # Escape lone surrogates, which cannot be stored or sent.
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= limit:
@@ -219,8 +218,8 @@ def _truncate(text: str, limit: int) -> str:
 
 
 def _to_text(value: Any, fn: Callable[..., Any]) -> str:
-    """Convert a tool's return value to text: as it is for strings, dates, paths and the like, else
-    as JSON. Raises `TypeError` or `ValueError` for a value without such a form."""
+    """Convert a tool's return value to text: strings, dates and paths unchanged, other values as
+    JSON. Raises `TypeError` or `ValueError` for a value that JSON cannot represent."""
     if isinstance(value, str):
         return value
     if value is None:

@@ -62,11 +62,11 @@ class Algebra(Generic[V]):
     implicit_product: bool = False
     """True if `2x` and `3(4)` are parsed as products."""
 
-    def binary(self, sign: str, left: V, right: V) -> V:
+    def apply(self, symbol: str, left: V, right: V) -> V:
         """Apply a binary operator. Raises `ExpressionError` for an unsupported one."""
-        if sign not in self.operators:
-            raise ExpressionError(f"operator {sign!r} is not supported in an answer")
-        return self.operators[sign](left, right)
+        if symbol not in self.operators:
+            raise ExpressionError(f"operator {symbol!r} is not supported in an answer")
+        return self.operators[symbol](left, right)
 
 
 def parse(text: str, algebra: Algebra[V]) -> V:
@@ -89,62 +89,62 @@ class _Parser(Generic[V]):
     def parse(self) -> V:
         if len(self._tokens) == 1:
             raise ExpressionError("the expression is empty")
-        value = self._expression(0, 0)
+        value = self._parse_expression(0, 0)
         kind, token, column = self._tokens[self._at]
         if kind != "end":
             raise _unexpected_token(token, column)
         return value
 
-    def _expression(self, binding: int, depth: int) -> V:
+    def _parse_expression(self, precedence: int, depth: int) -> V:
         if depth > MAX_DEPTH:
             raise ExpressionError(f"nested more than {MAX_DEPTH} levels deep")
-        left = self._operand(depth)
+        left = self._parse_operand(depth)
         while True:
             kind, token, _ = self._tokens[self._at]
             operator = token if kind == "operator" else ""
             if self._algebra.implicit_product and (kind == "name" or token == "("):
                 operator = "*"
             strength = _BINDING.get(operator, -1)
-            if strength < binding:
+            if strength < precedence:
                 return left
             if operator == token:
                 self._at += 1
             # Powers are right-associative: the exponent may have a sign and another power.
             next_binding = _SIGN_BINDING if strength > _SIGN_BINDING else strength + 1
-            right = self._expression(next_binding, depth + 1)
-            left = self._algebra.binary("**" if operator == "^" else operator, left, right)
+            right = self._parse_expression(next_binding, depth + 1)
+            left = self._algebra.apply("**" if operator == "^" else operator, left, right)
 
-    def _operand(self, depth: int) -> V:
+    def _parse_operand(self, depth: int) -> V:
         kind, token, column = self._tokens[self._at]
         self._at += 1
         if kind == "number":
             return self._algebra.number(token)
         if kind == "name":
             if token in self._algebra.functions:
-                return self._algebra.functions[token](*self._arguments(token, depth))
+                return self._algebra.functions[token](*self._parse_arguments(token, depth))
             return self._algebra.name(token)
         if token == "(":
-            value = self._expression(0, depth + 1)
-            self._close()
+            value = self._parse_expression(0, depth + 1)
+            self._expect_close()
             return value
         if token in ("+", "-"):
-            value = self._expression(_SIGN_BINDING, depth + 1)
+            value = self._parse_expression(_SIGN_BINDING, depth + 1)
             return self._algebra.negative(value) if token == "-" else value
         raise _unexpected_token(token, column)
 
-    def _arguments(self, name: str, depth: int) -> list[V]:
+    def _parse_arguments(self, name: str, depth: int) -> list[V]:
         _, token, column = self._tokens[self._at]
         if token != "(":
             raise ExpressionError(f"{name!r} needs '(' at position {column}")
         arguments: list[V] = []
         while not arguments or token == ",":
             self._at += 1
-            arguments.append(self._expression(0, depth + 1))
+            arguments.append(self._parse_expression(0, depth + 1))
             token = self._tokens[self._at][1]
-        self._close()
+        self._expect_close()
         return arguments
 
-    def _close(self) -> None:
+    def _expect_close(self) -> None:
         _, token, column = self._tokens[self._at]
         if token == ",":
             raise ExpressionError(
@@ -184,7 +184,7 @@ def evaluate(text: str) -> Fraction:
 
 
 def format_number(value: Fraction) -> str:
-    """Format integers in full, others with 10 significant digits and at least 4 decimals."""
+    """Format integers in full, other values with 10 significant digits and at least 4 decimals."""
     if value.denominator == 1:
         return str(value.numerator)
     with localcontext() as context:
@@ -196,7 +196,7 @@ def format_number(value: Fraction) -> str:
 def _parse_number(text: str) -> Fraction:
     exponent = re.split("[eE]", text)[-1] if "e" in text.lower() else "0"
     if len(text) > 2 * MAX_DIGITS or len(exponent) > 4 or abs(int(exponent)) > MAX_DIGITS:
-        raise _too_large()
+        raise _size_error()
     return _check_size(Fraction(text))
 
 
@@ -213,34 +213,34 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
         try:
             return Fraction(Decimal(format(float(base) ** float(exponent), ".15g")))
         except OverflowError:
-            raise _too_large() from None
+            raise _size_error() from None
     # Estimate the size before computing the power; bases 0, 1 and -1 do not grow.
     bits = max(abs(base.numerator), base.denominator).bit_length() - 1
     if bits * abs(exponent.numerator) > _MAX_BITS:
-        raise _too_large()
+        raise _size_error()
     return Fraction(base**exponent.numerator)
 
 
 def _check_size(value: Fraction) -> Fraction:
     if abs(value.numerator) >= _LIMIT or value.denominator >= _LIMIT:
-        raise _too_large()
+        raise _size_error()
     return value
 
 
-def _too_large() -> ExpressionError:
+def _size_error() -> ExpressionError:
     return ExpressionError(f"a number needs more than {MAX_DIGITS} digits")
 
 
 def _bound_result(
     compute: Callable[[Fraction, Fraction], Fraction | int],
 ) -> Callable[[Fraction, Fraction], Fraction]:
-    def bounded(left: Fraction, right: Fraction) -> Fraction:
+    def wrapper(left: Fraction, right: Fraction) -> Fraction:
         try:
             return _check_size(Fraction(compute(left, right)))
         except ZeroDivisionError:
             raise ExpressionError("division by zero") from None
 
-    return bounded
+    return wrapper
 
 
 _EXACT = Algebra(

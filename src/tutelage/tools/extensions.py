@@ -30,12 +30,12 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
     def __init__(
         self,
         key: str,
-        places: Mapping[str, str],
-        accept: Callable[[object], Entry],
+        locations: Mapping[str, str],
+        convert: Callable[[object], Entry],
     ) -> None:
-        """Register `places`, a mapping of names to `module:attribute`. `accept` converts an object
-        of a user's file to an entry, or raises `ConfigError`."""
-        self.key, self._places, self._accept = key, places, accept
+        """Register `locations`, names mapped to `module:attribute`. `convert` turns a user's object
+        into an entry, or raises `ConfigError`."""
+        self.key, self._places, self._accept = key, locations, convert
         self._loaded: dict[str, Entry] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -81,8 +81,8 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
     def call(
         self, name: str, function: Callable[..., object], *arguments: Any, **options: Any
     ) -> object:
-        """Call an entry's function and return its result. Raises `ConfigError` with the line for an
-        error inside a user's file."""
+        """Call an entry's function and return its result. Raises `ConfigError` with the line number
+        for an error in a user's file."""
         try:
             return function(*arguments, **options)
         except TutelageError:
@@ -97,7 +97,7 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         return None if self.name_problem(name) else self.load(name)
 
     def name_problem(self, name: str) -> tuple[str, str] | None:
-        """Return an error message and advice for an unknown name, or None for a valid one."""
+        """Return an error message and advice for an unknown name, or None for a known name."""
         if name in self._places or is_file_reference(name):
             return None
         near = hint(name, self, "Did you mean {!r}? ")

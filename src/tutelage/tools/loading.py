@@ -32,16 +32,16 @@ _LIBRARY = sysconfig.get_path("stdlib")
 
 
 def hint(
-    word: str, known: Iterable[str], form: str = "; did you mean {!r}?", *, cutoff: float = 0.5
+    word: str, names: Iterable[str], template: str = "; did you mean {!r}?", *, cutoff: float = 0.5
 ) -> str:
-    """Format a suggestion of the known name closest to `word`, or return "" if none is close."""
+    """Return a suggestion of the name closest to `word`, or "" if no name is close."""
     # Truncate the word: it may be megabytes of a model's text.
-    close = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=cutoff)
-    return form.format(close[0]) if close else ""
+    close = difflib.get_close_matches(word[:100], list(names), n=1, cutoff=cutoff)
+    return template.format(close[0]) if close else ""
 
 
 def suggest_file(path: Path) -> str:
-    """Suggest a Python file in the same folder with a similar name.
+    """Return a suggestion of a Python file in the same folder with a similar name.
 
     The suffix `.py` is not compared.
     """
@@ -51,9 +51,9 @@ def suggest_file(path: Path) -> str:
     return f"; did you mean {files[near]!r}?" if near else ""
 
 
-def import_attribute(place: str) -> Any:
+def import_attribute(location: str) -> Any:
     """Import an attribute of this package, given as `module:attribute`."""
-    module, _, attribute = place.partition(":")
+    module, _, attribute = location.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
@@ -67,32 +67,32 @@ def display_name(reference: str) -> str:
     return reference.rpartition(":")[2] if is_file_reference(reference) else reference
 
 
-def load_attribute(reference: str, what: str) -> object:
+def load_attribute(reference: str, kind: str) -> object:
     """Load the object that `FILE.py:name` refers to.
 
-    `what` names the object's kind in errors. Raises `ConfigError` if the file or the name is
+    `kind` describes the object in errors. Raises `ConfigError` if the file or the name is
     missing, or the file fails to execute.
     """
     file, _, name = reference.rpartition(":")
     if not file.endswith(".py") or not name:
-        raise ConfigError(f"{what} {reference!r} must have the form FILE.py:name")
-    module = load_file(file, f"{what} {reference!r}")
+        raise ConfigError(f"{kind} {reference!r} must have the form FILE.py:name")
+    module = load_file(file, f"{kind} {reference!r}")
     if not hasattr(module, name):
         public = [k for k, v in vars(module).items() if k[0] != "_" and not inspect.ismodule(v)]
         near = hint(name, public)
-        raise ConfigError(f"{what} {reference!r}: {Path(file).name} does not define {name!r}{near}")
+        raise ConfigError(f"{kind} {reference!r}: {Path(file).name} does not define {name!r}{near}")
     return getattr(module, name)
 
 
-def load_file(file: str, what: str) -> ModuleType:
-    """Load a Python file as a module. Raises `ConfigError` with a message that begins with `what`.
+def load_file(file: str, kind: str) -> ModuleType:
+    """Load a Python file as a module. Raises `ConfigError` with a message that begins with `kind`.
 
     For a missing file, the message suggests the closest name.
     """
     path = Path(file).expanduser()
     if not path.is_file():
-        raise ConfigError(f"{what}: file not found: {str(path)!r}" + suggest_file(path))
-    return load_module(path.resolve(), what)
+        raise ConfigError(f"{kind}: file not found: {str(path)!r}" + suggest_file(path))
+    return load_module(path.resolve(), kind)
 
 
 class _CurrentSource(SourceFileLoader):
@@ -103,9 +103,9 @@ class _CurrentSource(SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def load_module(path: Path, what: str) -> ModuleType:
+def load_module(path: Path, kind: str) -> ModuleType:
     """Load the module at a full path. Raises `ConfigError` with a message that begins with
-    `what`."""
+    `kind`."""
     digest = hashlib.blake2b(str(path).encode() + b"\0" + path.read_bytes(), digest_size=8)
     module_name = f"{USER_MODULE}{path.stem}_{digest.hexdigest()}"
     if module_name in sys.modules:
@@ -113,7 +113,7 @@ def load_module(path: Path, what: str) -> ModuleType:
     loader = _CurrentSource(module_name, str(path))
     spec = importlib.util.spec_from_file_location(module_name, path, loader=loader)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{what}: cannot load {str(path)!r} as a Python file")
+        raise ConfigError(f"{kind}: cannot load {str(path)!r} as a Python file")
     module = importlib.util.module_from_spec(spec)
     # Register it before execution: dataclasses and type hints look up their module by name.
     sys.modules[module_name] = module
@@ -126,7 +126,7 @@ def load_module(path: Path, what: str) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise ConfigError(f"{what}: failed to load {path}{_describe_error(error, path)}") from error
+        raise ConfigError(f"{kind}: failed to load {path}{_describe_error(error, path)}") from error
     finally:
         if str(path.parent) in sys.path:
             sys.path.remove(str(path.parent))
@@ -139,7 +139,7 @@ def error_text(function: object, error: BaseException) -> str:
 
 
 def user_traceback(text: str) -> str:
-    """Remove the traceback frames above the first one in user code.
+    """Remove the traceback frames before the first frame in user code.
 
     A traceback without such a frame is returned unchanged.
     """

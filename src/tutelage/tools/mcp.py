@@ -66,7 +66,7 @@ _Target = str | Sequence[str] | MCPServer
 
 
 def mcp_tools(reference: str) -> list[Tool]:
-    """Return the tools of `mcp:...` or `mcp/rollout:...`. Raises `ConfigError` if opening fails."""
+    """Return the tools of the MCP server `mcp:...` or `mcp/rollout:...`. Raises `ConfigError`."""
     kind, _, text = reference.partition(":")
     if not (text := text.strip()):
         raise ConfigError("missing a command, a URL or FILE.py:name of an MCP server after 'mcp:'")
@@ -99,7 +99,7 @@ def mcp_tools(reference: str) -> list[Tool]:
 
 
 class _Server:
-    """Client of one MCP server, which any rollout can open, call and close.
+    """Client of one MCP server, usable from any event loop.
 
     The client runs on an event loop in a separate thread, because a run has a new loop for every
     step and a connection must stay on one. A server that ends is restarted up to `restarts` times.
@@ -126,7 +126,7 @@ class _Server:
         await call_in_thread(self.close_after_run)
 
     def close_after_run(self) -> None:
-        """Disconnect and end the thread when the run ends. May be called again."""
+        """Disconnect and end the thread at the end of the run. Can be called repeatedly."""
         atexit.unregister(self.close_after_run)
         with self._lock:
             self._restarts_left = 0
@@ -187,7 +187,7 @@ class _Server:
         wait((self._task,))
 
     def _restart(self) -> None:
-        """Restart a server that ended. Raises `ToolError` if no restarts are left."""
+        """Restart a server that has ended. Raises `ToolError` if no restarts are left."""
         with self._lock:
             if not (self._broken or self._task.done()):
                 return  # another call has restarted it
@@ -239,13 +239,13 @@ def _error_line(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _read_schema(written: Mapping[str, Any], owner: str = "the tool") -> Signature:
+def _read_schema(raw_schema: Mapping[str, Any], owner: str = "the tool") -> Signature:
     """Create a signature from a server's JSON schema. Raises `ConfigError` if the schema is
     invalid."""
     from jsonschema.exceptions import best_match
 
-    checker = schema_validator(written, owner)
-    plain = {key: value for key, value in written.items() if key != "$schema"}
+    checker = schema_validator(raw_schema, owner)
+    plain = {key: value for key, value in raw_schema.items() if key != "$schema"}
     schema: JSON = remove_titles(plain)
     schema.setdefault("properties", {})
 
@@ -267,14 +267,14 @@ def _read_schema(written: Mapping[str, Any], owner: str = "the tool") -> Signatu
     return Signature(schema, check)
 
 
-def _convert_tools(listed: Sequence[McpTool], server: str) -> list[Tool]:
+def _convert_tools(entries: Sequence[McpTool], server: str) -> list[Tool]:
     """Convert a server's tools to unbound `Tool`s. Raises `ConfigError`."""
     tools: dict[str, Tool] = {}
-    for each in listed:
+    for each in entries:
         name = _NOT_A_NAME.sub("_", each.name)[:64]
         if name in tools:
             raise ConfigError(
-                f"the MCP server {server!r} has two tools that the model would see as {name!r}"
+                f"the MCP server {server!r} has two tools with the same converted name {name!r}"
             )
         signature = _read_schema(each.input_schema, f"the MCP tool {each.name!r} of {server!r}")
         about = (each.description or "").strip()
@@ -286,12 +286,12 @@ def _convert_tools(listed: Sequence[McpTool], server: str) -> list[Tool]:
     return list(tools.values())
 
 
-def _make_function(name: str, typed: bool) -> Callable[..., Coroutine[Any, Any, str]]:
-    """Create an MCP tool's function, whose first argument is the server that `Tool.bind` sets."""
+def _make_function(name: str, has_schema: bool) -> Callable[..., Coroutine[Any, Any, str]]:
+    """Create the function of an MCP tool; its first argument is the server set by `Tool.bind`."""
 
     async def run(server: _Server, /, **arguments: Any) -> str:
         result = await server.call(name, arguments)
-        text = result_text(result, name, typed and not result.is_error)
+        text = result_text(result, name, has_schema and not result.is_error)
         if result.is_error:
             raise ToolError(text or f"{name} failed")
         return text

@@ -17,13 +17,13 @@ from tutelage.bounded import parse_json
 from tutelage.types import JSON
 
 
-def result_text(result: CallToolResult, name: str, typed: bool) -> str:
+def result_text(result: CallToolResult, name: str, has_schema: bool) -> str:
     """Convert the result of an MCP tool to the observation for the model.
 
     It is the result's text with placeholders for other blocks, or its structured content as JSON.
 
-    Warns if the text of a `typed` tool, that is one with an output schema, differs from its
-    structured content; that text is dropped.
+    Warns if the tool has an output schema and the text differs from its structured content; the
+    text is then dropped.
     """
     parts = [_block_text(block) for block in result.content]
     text, content = "\n".join(parts), cast("object", result.structured_content)
@@ -41,7 +41,7 @@ def result_text(result: CallToolResult, name: str, typed: bool) -> str:
     if parts and not listed:
         differs = not _is_serialisation(text, value)
         serialised = serialised if differs or isinstance(value, str) else text
-    if differs and not typed:
+    if differs and not has_schema:
         return f"{text}\n{serialised}"
     if differs:
         warnings.warn(

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class _PythonEnvironment(Sandbox):
-    """A rollout's sandbox, with the tool that runs code in it."""
+    """Sandbox of a rollout, with a tool that runs code."""
 
     @tool("python_executor", timeout=TIMEOUT)
     async def execute(self, code: str) -> str:

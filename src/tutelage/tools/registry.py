@@ -37,7 +37,7 @@ MCP_PREFIXES = ("mcp:", "mcp/rollout:")
 
 
 def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> dict[str, Tool]:
-    """Resolve references to tools by name, in the order of `names`.
+    """Return the tools for references such as `calculator` or `FILE.py:search`, by tool name.
 
     Raises `ConfigError` for an unknown name, a missing file or function, a duplicate name, or a
     tool that cannot work with these options, and `ToolDefinitionError` for a function without a
@@ -48,15 +48,15 @@ def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> d
         for new in _resolve(reference, options or ToolOptions()):
             if new.name in tools:
                 raise ConfigError(
-                    f"duplicate tool name {new.name!r}, again from {reference!r}; rename your "
-                    "own with @tool('name'), or leave out one of the two"
+                    f"duplicate tool name {new.name!r}, also defined by {reference!r}; rename "
+                    "your own with @tool('name'), or remove one of the two"
                 )
             tools[new.name] = new
     return tools
 
 
 def close_tools(tools: Mapping[str, Tool]) -> None:
-    """Close the resources that tools keep open for a whole run, such as MCP servers."""
+    """Close the resources that tools hold for a whole run, such as MCP servers."""
     for each in tools.values():
         close = getattr(getattr(each.fn, "__self__", None), "close_after_run", None)
         if close is not None:

@@ -31,13 +31,13 @@ _PARAMETER = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 
 
 class ArgumentError(ValueError):
-    """Raised, and shown to the model, for tool arguments that are no JSON object or violate the
-    schema."""
+    """Raised for tool arguments that are not a JSON object or violate the schema; the model sees
+    the message."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """A tool's parameters, with their JSON schema and the validation of arguments."""
+    """JSON schema of a tool's parameters, with a function that validates arguments."""
 
     schema: JSON
     check: Callable[[str], dict[str, Any]] = field(repr=False)
@@ -53,7 +53,7 @@ class Signature:
 def read_signature(
     fn: Callable[..., Any], namespace: Mapping[str, Any] | None = None
 ) -> tuple[str, Signature]:
-    """Return a function's description and parameters, without a leading `self`.
+    """Return a function's description and signature, without a leading `self`.
 
     `namespace` resolves annotations that refer to names local to the definition of `fn`. Raises
     `ToolDefinitionError` if the signature has no JSON schema.
@@ -121,7 +121,7 @@ def read_signature(
 
 
 def schema_validator(schema: Mapping[str, Any], owner: str) -> Any:
-    """Create a jsonschema validator for a schema, in the dialect of its `$schema`, else in draft
+    """Create a jsonschema validator in the dialect of the schema's `$schema`, by default draft
     2020-12. Remote references are not fetched.
 
     Raises `ConfigError` with the schema's `owner` if it is invalid or has a reference to another
@@ -146,14 +146,14 @@ def schema_validator(schema: Mapping[str, Any], owner: str) -> Any:
     return dialect(schema, registry=registry)
 
 
-def _check_references(part: Any, resolver: Any) -> None:
-    """Raise `Unresolvable` if a JSON schema has a reference outside itself."""
-    resolver = resolver.in_subresource(part)
+def _check_references(resource: Any, resolver: Any) -> None:
+    """Raise `Unresolvable` if a JSON schema refers to another document."""
+    resolver = resolver.in_subresource(resource)
     for name in ("$ref", "$dynamicRef", "$recursiveRef"):
-        if isinstance(part.contents, Mapping) and name in part.contents:
-            resolver.lookup(part.contents[name])
-    for below in part.subresources():
-        _check_references(below, resolver)
+        if isinstance(resource.contents, Mapping) and name in resource.contents:
+            resolver.lookup(resource.contents[name])
+    for child in resource.subresources():
+        _check_references(child, resolver)
 
 
 def resolve_ref(schema: object, root: JSON) -> JSON:
@@ -232,7 +232,7 @@ def remove_titles(schema: Any) -> Any:
 
 
 def _check_json(text: str) -> None:
-    """Raise `ArgumentError`, with the position, unless a text is a JSON object."""
+    """Raise `ArgumentError`, with the position of the error, unless the text is a JSON object."""
 
     def reject(constant: str) -> Any:
         raise ArgumentError(f"invalid JSON: {constant} is not a JSON number")

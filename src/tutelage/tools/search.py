@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def search_tool(options: ToolOptions) -> Tool:
-    """Create the tool `search` for the local corpus. Raises `ConfigError` without a corpus."""
+    """Create the tool `search` for the local corpus. Raises `ConfigError` if there is no corpus."""
     return _local_search(options, "search", "Search the local corpus for passages about something.")
 
 
@@ -76,7 +76,7 @@ def format_passages(passages: Sequence[corpus.Passage]) -> str:
     return "\n".join(lines)
 
 
-def _local_search(options: ToolOptions, name: str, about: str) -> Tool:
+def _local_search(options: ToolOptions, name: str, description: str) -> Tool:
     path = options.index_path
     if path is None:
         raise ConfigError(
@@ -94,7 +94,7 @@ def _local_search(options: ToolOptions, name: str, about: str) -> Tool:
         """
         return format_passages(corpus.search(path, query, RESULTS))
 
-    return replace(search, description=about)
+    return replace(search, description=description)
 
 
 async def _query_serper(url: str, key: str, query: str) -> list[corpus.Passage]:
@@ -115,10 +115,10 @@ async def _query_serper(url: str, key: str, query: str) -> list[corpus.Passage]:
         raise ToolError(f"Serper answered with status {response.status_code}")
     results: Any = data.get("organic") if isinstance(data, dict) else None
     items: list[Any] = results if isinstance(results, list) else []
-    return [_web_passage(item) for item in items[:RESULTS] if isinstance(item, dict)]
+    return [_to_passage(item) for item in items[:RESULTS] if isinstance(item, dict)]
 
 
-def _web_passage(item: Mapping[str, Any]) -> corpus.Passage:
+def _to_passage(item: Mapping[str, Any]) -> corpus.Passage:
     link = item.get("link")
     snippet = str(item.get("snippet") or "")
     return str(item.get("title") or ""), f"{snippet} ({link})" if link else snippet

@@ -18,16 +18,16 @@ _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 def hash_source(path: Path, name: str = "") -> str:
     """Hash the definition of `name` in a Python file, or the whole file."""
-    message = "\0".join(_reachable_source(path.resolve(), name, set()))
+    message = "\0".join(_collect_source(path.resolve(), name, set()))
     return hashlib.blake2b(message.encode(), digest_size=16).hexdigest()
 
 
-def _reachable_source(path: Path, name: str, seen: set[tuple[Path, str]]) -> Iterator[str]:
-    """Yield the dumped statements that define `name` and its dependencies, or all if it is
-    empty."""
-    if (path, name) in seen:
+def _collect_source(path: Path, name: str, visited: set[tuple[Path, str]]) -> Iterator[str]:
+    """Yield the dumped statements that define `name` and its dependencies, or all statements if
+    `name` is empty."""
+    if (path, name) in visited:
         return
-    seen.add((path, name))
+    visited.add((path, name))
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
         statements = ast.parse(text).body
@@ -51,7 +51,7 @@ def _reachable_source(path: Path, name: str, seen: set[tuple[Path, str]]) -> Ite
                     base = path.parent.joinpath(*dotted.split("."))
                     for file in (base.with_suffix(".py"), base / "__init__.py"):
                         if dotted and file.is_file():
-                            yield from _reachable_source(file.resolve(), attribute, seen)
+                            yield from _collect_source(file.resolve(), attribute, visited)
 
 
 def _defined_names(statement: ast.stmt) -> set[str]:

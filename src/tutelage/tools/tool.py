@@ -28,21 +28,21 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 class ToolError(Exception):
-    """Raised by a tool on purpose, to show the model only the message."""
+    """Raised by a tool to report a failure; the model sees only the message."""
 
     late = False
     """True if the work may have been done anyway, for example if the server was lost meanwhile."""
 
 
 class ToolTimeoutError(ToolError):
-    """Raised by a tool that ran out of time, and counted as a timeout."""
+    """Raised by a tool that ran out of time; the call counts as a timeout."""
 
     late = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolClass:
-    """A class with `@tool` methods, whose instance is their state, one a rollout."""
+    """A class with `@tool` methods, instantiated once per rollout to hold their state."""
 
     name: str
     make: Callable[[Task], Any]
@@ -89,13 +89,13 @@ class Tool:
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Tool:
-        """Bind the tool to `instance`, if it is an attribute of a class."""
+        """Bind the tool to `instance` if the tool is an attribute of a class."""
         if instance is None or not hasattr(self.fn, "__get__"):
             return self
         return replace(self, fn=self.fn.__get__(instance, owner))
 
     def bind(self, instance: object) -> Tool:
-        """Bind the tool to an instance, which its function gets as first argument."""
+        """Return a copy bound to `instance`, the first argument of the tool's function."""
         return replace(self.__get__(instance), environment=None)
 
 
@@ -137,7 +137,7 @@ def tool(
 
 
 def environment_tools(cls: type, kwargs: Mapping[str, Any] | None = None) -> list[Tool]:
-    """Return an environment class's tools. Raises `ToolDefinitionError` if it has none.
+    """Return the tools of an environment class. Raises `ToolDefinitionError` if it has none.
 
     The class is called with `kwargs`, after the rollout's task if it requires another argument.
     """

@@ -66,7 +66,7 @@ AGGREGATIONS: dict[str, _Aggregation] = {
 def aggregation_denominator(
     mask_BT: Tensor, mode: str, *, rollouts_B: Ids | None = None, scale: float | None = None
 ) -> float:
-    """Return the denominator of the optimizer batch's loss; compute it before splitting
+    """Return the denominator of the loss over an optimizer batch, before it is split into
     micro-batches.
 
     `mask_BT` is the mask of the whole optimizer batch. `scale` is used by `seq-mean-token-sum-norm`
@@ -104,7 +104,7 @@ def aggregate_indexed(
     denominator: float | Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Compute `aggregate` with a `RolloutIndex` in place of a mask and rollout ids."""
+    """Compute `aggregate` with a `RolloutIndex` instead of a mask and rollout ids."""
     way = _find_mode(mode)
     sums_N = index.mean_N(x_BT) if way.token_mean else index.sum_N(x_BT)
     total = sums_N.sum()

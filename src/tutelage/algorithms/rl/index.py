@@ -24,7 +24,7 @@ Ids = Sequence[Hashable] | Tensor
 
 @dataclass(frozen=True, slots=True)
 class RolloutIndex:
-    """The trained tokens of a batch and the rollout of each row.
+    """Mask of a batch's trained tokens, and the rollout of each row.
 
     `mask_BT` is bool, `rollout_B` numbers the rollouts 0..N-1 by first appearance, `lengths_N`
     counts the trained tokens of a rollout (int64; 0 for an empty one).
@@ -36,7 +36,7 @@ class RolloutIndex:
 
     @staticmethod
     def of(mask_BT: Tensor, rollouts_B: Ids | None) -> RolloutIndex:
-        """Index the rows of a batch by rollout. Without ids each row is a separate rollout."""
+        """Index the rows of a batch by rollout. Without ids, each row is a separate rollout."""
         if mask_BT.ndim != 2:
             raise ValueError(f"mask_BT must be [rows, tokens], got shape {tuple(mask_BT.shape)!r}")
         mask_BT = mask_BT != 0
@@ -57,8 +57,8 @@ class RolloutIndex:
         return x_BT.new_zeros(self.rollouts).index_add(0, self.rollout_B, row_sums_B)
 
     def mean_N(self, x_BT: Tensor) -> Tensor:
-        """Return the mean of `x_BT` over each rollout's trained tokens, 0 for a rollout without
-        any."""
+        """Return the mean of `x_BT` over each rollout's trained tokens, and 0 for a rollout without
+        trained tokens."""
         return self.sum_N(x_BT) / self.lengths_N.clamp(min=1).to(x_BT.dtype)
 
     def rows_B1(self, x_N: Tensor) -> Tensor:

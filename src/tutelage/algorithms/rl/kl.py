@@ -59,7 +59,7 @@ KL_KINDS: tuple[str, ...] = (*_ESTIMATORS, "full", *(f"{name}+" for name in _EST
 
 
 def kl_penalty(logp_BT: Tensor, ref_logp_BT: Tensor, kind: str) -> Tensor:
-    """Return the KL penalty of each token [B, T]; the module's table lists the kinds.
+    """Return the KL penalty of each token [B, T]; the kinds are listed in the module's docstring.
 
     For `full` give the logits [B, T, V] of both models instead, divided by the sampling
     temperature first. Raises `ConfigError` for an unknown kind, `ValueError` when the shapes
@@ -84,7 +84,7 @@ def kl_penalty(logp_BT: Tensor, ref_logp_BT: Tensor, kind: str) -> Tensor:
 
 
 def _full_kl(logits_BTV: Tensor, ref_logits_BTV: Tensor) -> Tensor:
-    """The exact `KL(policy || reference)` at each position, [B, T], with gradient to both.
+    """Compute the exact `KL(policy || reference)` at each position [B, T], with gradient to both.
 
     A token that the policy cannot sample
     (logit of minus infinity) adds 0. Raises `ValueError` unless both are [B, T, V] alike.
@@ -104,9 +104,9 @@ def _full_kl(logits_BTV: Tensor, ref_logits_BTV: Tensor) -> Tensor:
 def kl_pull(
     logp_BT: Tensor, ref_logp_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, kind: str
 ) -> float | None:
-    """How hard the KL in the loss pulls a token back, against how hard its advantage pushes it: the
-    slope of each in the token's log-probability, as root mean squares. None where no token that was
-    scored (others are NaN) has an advantage."""
+    """Return the gradient norm of the KL loss relative to that of the policy loss, both with
+    respect to log-probabilities. None if no scored token has an advantage; unscored tokens are
+    NaN."""
     pushed_BT = mask_BT & (advantages_BT != 0) & ~logp_BT.isnan()
     logp_K = logp_BT[pushed_BT].requires_grad_()
     if not logp_K.numel():
@@ -124,7 +124,7 @@ def kl_in_reward(scores_BT: Tensor, kl_BT: Tensor, mask_BT: Tensor, beta: float)
 
 @dataclass(slots=True)
 class AdaptiveKL:
-    """A KL coefficient that is adapted until the measured KL is near `target`.
+    """Adaptive KL coefficient, which keeps the measured KL near `target`.
 
     `coef *= 1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon`: after about `horizon` rollouts
     with a KL far from the target the coefficient has changed by a fifth. `coef` is the whole state.

@@ -52,7 +52,7 @@ def value_loss(
 
 
 def explained_variance(values_K: Tensor, returns_K: Tensor) -> float:
-    """`1 - Var(G - V) / Var(G)`: 1 is perfect, 0 as good as a constant; 0 when G is constant."""
+    """Compute `1 - Var(G - V) / Var(G)`, or 0 if G is constant; 1 means exact values."""
     spread = float(returns_K.var(correction=0)) if returns_K.numel() else 0.0
     if spread < 1e-12:
         return 0.0

@@ -40,7 +40,7 @@ _Vocabulary = tuple[list[str], list[tuple[str, str]], dict[str, list[str]]]
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """A problem: numbers by placeholder, the expression of the answer, and an optional price."""
+    """Numbers of a problem by placeholder, the expression of its answer, and an optional price."""
 
     numbers: Mapping[str, int]
     expression: str
@@ -100,7 +100,7 @@ reinforcement learning otherwise forgets to look prices up."""
 
 def make_word_problems(split: Split, n: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Task]:
     """Draw `n` tasks of a split, with alternating kinds. The same arguments give the same list, and
-    a smaller `n` gives a prefix of it.
+    a smaller `n` gives its beginning.
 
     Fields: `question`, `answer` (a string), `family` (the kind), `template` (`seen` or `unseen`),
     `calls` (the gold calls as `{"name", "arguments", "result"}`), and `prices` by item if the kind
@@ -115,7 +115,7 @@ def make_word_problems(split: Split, n: int, seed: int, kinds: Sequence[str] = K
 
 
 def _make_task(split: Split, index: int, kinds: Sequence[str], rng: random.Random) -> Task:
-    """Draw the task at an index."""
+    """Draw the task with a given index."""
     turn, place = divmod(index, len(kinds))
     kind, unseen = kinds[place], split != "train" and turn % UNSEEN_EVERY == 0
     names, items, templates = _load_vocabulary(split)
@@ -146,13 +146,13 @@ def _make_task(split: Split, index: int, kinds: Sequence[str], rng: random.Rando
 
 
 def _gold_call(name: str, result: int, **arguments: str) -> dict[str, Any]:
-    """Return a gold call with its result."""
+    """Return a reference tool call with its result."""
     return {"name": name, "arguments": arguments, "result": str(result)}
 
 
 @cache
 def _load_vocabulary(split: Split) -> _Vocabulary:
-    """Return the vocabulary of a split."""
+    """Load the vocabulary of a split."""
     name = "unseen.json" if split == "test" else "seen.json"
     read = json.loads(files(__name__).joinpath(name).read_text(encoding="utf-8"))
     items = [(one, many) for one, many in read["items"]]
@@ -163,6 +163,6 @@ def _load_vocabulary(split: Split) -> _Vocabulary:
     return _select(read["names"], held_out), _select(items, held_out), templates
 
 
-def _select(those: Sequence[_T], held_out: bool) -> list[_T]:
-    """Return the elements that training lacks, or all others."""
-    return [x for i, x in enumerate(those) if (i % HELD_OUT_EVERY == 0) is held_out]
+def _select(items: Sequence[_T], held_out: bool) -> list[_T]:
+    """Return the items held out from training, or all other items."""
+    return [x for i, x in enumerate(items) if (i % HELD_OUT_EVERY == 0) is held_out]

@@ -55,7 +55,7 @@ class CodeResult:
         return self.error in _ENDED
 
     def plain_value(self) -> Any:
-        """Return the value computed by `Sandbox.evaluate`. Raises `ValueError` without one."""
+        """Return the value computed by `Sandbox.evaluate`. Raises `ValueError` if there is none."""
         if self.value is None:
             raise ValueError("no result value")
         if self.value == "set()":
@@ -67,7 +67,7 @@ class CodeResult:
 
 
 class Sandbox:
-    """An isolated Python interpreter with persistent state, which ends when `async with` exits."""
+    """Isolated Python interpreter with persistent state, ended by `close` or `async with`."""
 
     def __init__(self, limits: SandboxLimits | None = None, *, tier: Tier | None = None) -> None:
         """Create a sandbox without starting it.
@@ -135,7 +135,7 @@ class Sandbox:
 
 
 def _to_string(value: object) -> str:
-    """Return a field of a reply if it is a string, else "", since the code may have forged it."""
+    """Return `value` if it is a string, else "", since code in the sandbox may forge replies."""
     return value if isinstance(value, str) else ""
 
 
@@ -182,7 +182,7 @@ class _Session:
 
     @classmethod
     async def _open(cls, tier: Tier, limits: SandboxLimits) -> _Session | None:
-        """Start an interpreter; None if the server has ended and a new one must be started."""
+        """Start an interpreter, or return None if the server has ended and must be restarted."""
         server = await asyncio.to_thread(running_server, os.getpid())
         channel, server_channel = socket.socketpair()
         lifeline, server_lifeline = socket.socketpair()
@@ -254,7 +254,7 @@ class _Session:
 
 @functools.cache
 def tier_problems() -> dict[Tier, str | None]:
-    """Test each sandbox tier once, and return the reason why it fails, or None."""
+    """Test each sandbox tier once, and return its error message or None, by tier."""
     values: dict[Tier, str | None] = {}
 
     def work() -> None:

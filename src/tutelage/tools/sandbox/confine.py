@@ -69,59 +69,59 @@ def enter_root(root: str, view: FileSystemView, limits: SandboxLimits) -> None:
     The process must already be in new namespaces.
     """
     _build_root(root, view, limits)
-    _become_nobody()
+    _switch_user()
     _drop_privileges()
     die_with_parent()  # a change of user by root clears it
 
 
-def _build_root(at: str, view: FileSystemView, limits: SandboxLimits) -> None:
-    """Build and enter a root file system at the folder `at`."""
+def _build_root(root: str, view: FileSystemView, limits: SandboxLimits) -> None:
+    """Build and enter a root file system at the folder `root`."""
     _mount("none", "/", "none", _MS_REC | _MS_PRIVATE)
     safe = _MS_NOSUID | _MS_NODEV
-    _mount("tmpfs", at, "tmpfs", safe, "size=1m,nr_inodes=2048,mode=0755")
+    _mount("tmpfs", root, "tmpfs", safe, "size=1m,nr_inodes=2048,mode=0755")
     for link in _SYSTEM_LINKS:
         if os.path.islink(link):  # into /usr
-            os.symlink(os.readlink(link), at + link)
-    mounted = [folder for folder in view.folders if _bind_mount(at, folder)]
+            os.symlink(os.readlink(link), root + link)
+    mounted = [folder for folder in view.folders if _bind_mount(root, folder)]
     for folder in view.hidden:
-        _mount("tmpfs", at + folder, "tmpfs", safe, "size=64k,nr_inodes=256,mode=0755")
-    mounted += [path for path in (*view.files, *view.package_paths()) if _bind_mount(at, path)]
+        _mount("tmpfs", root + folder, "tmpfs", safe, "size=64k,nr_inodes=256,mode=0755")
+    mounted += [path for path in (*view.files, *view.package_paths()) if _bind_mount(root, path)]
     for path in mounted:
-        _make_read_only(at + path)
+        _make_read_only(root + path)
     for file in (*_SYSTEM_FILES, *_DEVICES):
         if not os.path.exists(file):
             continue
-        _bind_mount(at, file)
+        _bind_mount(root, file)
         if file in _SYSTEM_FILES:
-            _make_read_only(at + file)
-    os.makedirs(at + HOME)
-    if not os.path.lexists(at + "/tmp"):  # it exists if Python is installed below it
-        os.symlink(HOME, at + "/tmp")
+            _make_read_only(root + file)
+    os.makedirs(root + HOME)
+    if not os.path.lexists(root + "/tmp"):  # it exists if Python is installed below it
+        os.symlink(HOME, root + "/tmp")
     owner = f"uid={INSIDE_UID},gid={INSIDE_UID}"
     data = f"size={limits.disk},nr_inodes=4096,mode=0700,{owner}"
-    _mount("tmpfs", at + HOME, "tmpfs", safe, data)
-    os.makedirs(at + "/.old")
-    _change_root(at)
+    _mount("tmpfs", root + HOME, "tmpfs", safe, data)
+    os.makedirs(root + "/.old")
+    _change_root(root)
     os.rmdir("/.old")
     _mount("none", "/", "none", _MS_REMOUNT | _MS_BIND | safe | _MS_RDONLY)
     os.chdir(HOME)
 
 
-def _bind_mount(at: str, path: str) -> bool:
+def _bind_mount(root: str, path: str) -> bool:
     """Bind-mount `path` in the new root and return True, or return False if it is already there."""
-    if os.path.lexists(at + path):
+    if os.path.lexists(root + path):
         return False
     if os.path.isdir(path):
-        os.makedirs(at + path)
+        os.makedirs(root + path)
     else:
-        os.makedirs(at + os.path.dirname(path), exist_ok=True)
-        with open(at + path, "w"):
+        os.makedirs(root + os.path.dirname(path), exist_ok=True)
+        with open(root + path, "w"):
             pass
-    _mount(path, at + path, "none", _MS_BIND | _MS_REC)
+    _mount(path, root + path, "none", _MS_BIND | _MS_REC)
     return True
 
 
-def _become_nobody() -> None:
+def _switch_user() -> None:
     """Switch to the unprivileged user of the namespace."""
     if os.getuid() != INSIDE_UID:
         os.setgroups([])
@@ -138,7 +138,7 @@ def restrict(tier: Tier, limits: SandboxLimits, view: FileSystemView, home: str)
     if tier == "rlimit":
         readable = [*view.parts, *view.files, *view.package_paths()]
         readable += [*_SYSTEM_FILES, *_DEVICES[1:]]
-        _restrict_files(readable, [home, "/dev/null"], listed=view.folders)
+        _restrict_files(readable, [home, "/dev/null"], listable=view.folders)
     _install_filter(program(os.getpid(), shared_files=tier != "namespaces"))
 
 
@@ -198,9 +198,9 @@ def _make_read_only(target: str) -> None:
     _check(result, f"mount_setattr {target}")
 
 
-def _change_root(new: str) -> None:
+def _change_root(path: str) -> None:
     """Switch to a new root mount and detach the old root."""
-    os.chdir(new)
+    os.chdir(path)
     libc = _libc()
     number = 41 if os.uname().machine == "aarch64" else 155
     _check(libc.syscall(number, b".", b"."), "pivot_root")
@@ -243,11 +243,11 @@ def _install_filter(program: bytes) -> None:
 
 
 def _restrict_files(
-    readable: Iterable[str], writable: Iterable[str], listed: Iterable[str] = ()
+    readable: Iterable[str], writable: Iterable[str], listable: Iterable[str] = ()
 ) -> None:
     """Restrict file access to paths below `readable` and `writable` (Landlock).
 
-    Folders below `listed` can be listed too. Raises `OSError` without Landlock.
+    Folders below `listable` can be listed too. Raises `OSError` without Landlock.
     """
     version = int(_libc().syscall(_NR_LANDLOCK_CREATE, None, 0, 1))
     if version <= 0:
@@ -262,23 +262,23 @@ def _restrict_files(
     number = _check(
         libc.syscall(_NR_LANDLOCK_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset"
     )
-    values = ((_READ_RIGHTS, readable), (rights, writable), (_LIST_RIGHT, listed))
+    values = ((_READ_RIGHTS, readable), (rights, writable), (_LIST_RIGHT, listable))
     for allowed, paths in values:
         for path in paths:
-            _allow_below(libc, number, path, allowed)
+            _allow_path(libc, number, path, allowed)
     _check(libc.syscall(_NR_LANDLOCK_RESTRICT, number, 0), "landlock_restrict_self")
     os.close(number)
 
 
-def _allow_below(libc: ctypes.CDLL, ruleset: int, path: str, allowed: int) -> None:
+def _allow_path(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
         if not os.path.isdir(path):
-            allowed &= 1 | 2 | 4 | 1 << 14
-        rule = struct.pack("=Qi", allowed, opened)
+            rights &= 1 | 2 | 4 | 1 << 14
+        rule = struct.pack("=Qi", rights, opened)
         _check(libc.syscall(_NR_LANDLOCK_ADD, ruleset, 1, rule, 0), f"landlock_add_rule {path}")
     finally:
         os.close(opened)

@@ -27,7 +27,7 @@ _SYSTEM_PREFIXES = ("/usr", "/usr/local")
 
 @dataclass(frozen=True, slots=True)
 class FileSystemView:
-    """The paths that a sandbox can read, all others being inaccessible."""
+    """Paths that a sandbox can read; all other paths are inaccessible."""
 
     folders: tuple[str, ...]
     """Folders that are readable with everything below them, except `hidden`."""
@@ -60,11 +60,11 @@ def site_folders() -> list[str]:
     return [p for p in sys.path if os.path.basename(p) in _PACKAGE_FOLDERS and os.path.isdir(p)]
 
 
-def _find_modules(names: Iterable[str], places: Sequence[str]) -> dict[str, str]:
-    """Return the file of each named package that is installed in one of `places`."""
+def _find_modules(names: Iterable[str], folders: Sequence[str]) -> dict[str, str]:
+    """Return the file of each named package that is installed in one of `folders`."""
     values: dict[str, str] = {}
     for name in names:
-        spec = PathFinder.find_spec(name, list(places)) if name.isidentifier() else None
+        spec = PathFinder.find_spec(name, list(folders)) if name.isidentifier() else None
         if spec is not None and spec.has_location and spec.origin is not None:
             # Resolve links to packages installed elsewhere.
             values[name] = os.path.realpath(spec.origin)
@@ -72,15 +72,15 @@ def _find_modules(names: Iterable[str], places: Sequence[str]) -> dict[str, str]
 
 
 @functools.cache
-def filesystem_view(packages: tuple[str, ...], places: tuple[str, ...]) -> FileSystemView:
+def filesystem_view(packages: tuple[str, ...], search_path: tuple[str, ...]) -> FileSystemView:
     """Return the readable paths of a sandbox with this interpreter.
 
-    They are the standard library and the `packages` that are installed in one of `places`. The
+    They are the standard library and the `packages` installed in a folder of `search_path`. The
     interpreter must run without `site`.
     """
     paths = [path for path in sys.path if os.path.isdir(path)]
     paths += [os.path.realpath(path) for path in paths]
-    paths += _libraries()
+    paths += _find_libraries()
     files: list[str] = []
     if sys.base_prefix not in _SYSTEM_PREFIXES:
         paths.append(os.path.join(sys.base_prefix, "lib"))
@@ -88,16 +88,16 @@ def filesystem_view(packages: tuple[str, ...], places: tuple[str, ...]) -> FileS
         files += glob(os.path.join(sys.base_prefix, "lib", "lib*.so*"))
     paths += [path for path in _SHARED_DATA if os.path.isdir(path)]
     folders = _outermost_paths(paths)
-    modules = _find_modules(packages, places)
+    modules = _find_modules(packages, search_path)
     patterns = [f"{f}{deep}/{n}" for f in folders for n in _PACKAGE_FOLDERS for deep in ("", "/*")]
     hidden = [path for pattern in patterns for path in glob(pattern)]
-    parts = [part for folder in folders for part in _split_hidden(folder, hidden)]
+    parts = [part for folder in folders for part in _exclude_hidden(folder, hidden)]
     return FileSystemView(
         tuple(folders), tuple(hidden), tuple(parts), tuple(_outermost_paths(files)), modules
     )
 
 
-def _libraries() -> list[str]:
+def _find_libraries() -> list[str]:
     names = {os.path.realpath(path) for pattern in _LIBRARIES for path in glob(pattern)}
     if not any(glob(f"{folder}/libc.so*") for folder in names):
         names |= {os.path.realpath(path) for path in _FALLBACK_LIBRARIES}
@@ -113,7 +113,7 @@ def _outermost_paths(paths: Iterable[str]) -> list[str]:
     return outermost
 
 
-def _split_hidden(folder: str, hidden: Sequence[str]) -> list[str]:
+def _exclude_hidden(folder: str, hidden: Sequence[str]) -> list[str]:
     if folder in hidden:
         return []
     if not any(path.startswith(folder + "/") for path in hidden):
@@ -123,12 +123,12 @@ def _split_hidden(folder: str, hidden: Sequence[str]) -> list[str]:
         path = os.path.join(folder, name)
         # Skip links that lead out of the folder, since they would open their target.
         if not os.path.islink(path) or os.path.realpath(path).startswith(folder + "/"):
-            names += _split_hidden(path, hidden)
+            names += _exclude_hidden(path, hidden)
     return names
 
 
 class _ListedPackages:
-    """Import finder for the listed packages only, not for others in the same folder."""
+    """Import finder for the listed packages only."""
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self._modules = dict(modules)

@@ -28,7 +28,7 @@ PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Resource limits of a sandbox, of which `seconds` and `output` apply to each execution."""
+    """Resource limits of a sandbox; `seconds` and `output` apply to each execution."""
 
     seconds: float = 5.0
     """Wall-clock seconds of one execution, after which the interpreter is killed."""

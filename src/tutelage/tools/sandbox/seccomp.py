@@ -86,7 +86,7 @@ _X32 = 0x40000000
 
 
 def program(own_pid: int, *, shared_files: bool = False) -> bytes:
-    """Build the BPF system call filter of a process, which forbids starting other processes.
+    """Build the BPF system call filter of a process; it forbids starting other processes.
 
     `shared_files` is for a process that sees the
     host's file system: it forbids changing mode, owner, times and attributes of files, reading
@@ -147,8 +147,7 @@ def _shared_file_filter(cpu: int, refuse: bytes) -> list[bytes]:
 
 
 def _guard(number: int, argument: int, steps: list[bytes]) -> list[bytes]:
-    """Return BPF code that checks an argument of one system call by `steps`, then allows the
-    call."""
+    """Return BPF code that checks one argument of a system call and then allows the call."""
     body = [_step(_LOAD, _ARGUMENTS + 8 * argument), *steps, _step(_RETURN, _ALLOW)]
     return [_step(_EQUAL, number, 0, len(body)), *body]
 

@@ -68,9 +68,9 @@ class _StartRequest(NamedTuple):
     number: int
 
 
-def main(control: int, base: str, places: Sequence[str]) -> NoReturn:
+def main(control: int, base: str, search_path: Sequence[str]) -> NoReturn:
     """Run the sandbox server until the client closes its end of `control`. `base` is a working
-    folder, `places` are the folders of installed packages."""
+    folder, `search_path` are the folders of installed packages."""
     _load_library()
     line = socket.socket(fileno=control)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -89,11 +89,11 @@ def main(control: int, base: str, places: Sequence[str]) -> NoReturn:
         count += 1
         request = json.loads(body)
         limits = SandboxLimits(**request["limits"])
-        view = filesystem_view(tuple(limits.packages), tuple(places))
+        view = filesystem_view(tuple(limits.packages), tuple(search_path))
         if os.fork() == 0:
             line.close()
             watch = functools.partial(_watch, request, fds, base, root, view, count)
-            _die_on_error(watch, fds[0])
+            _run_and_exit(watch, fds[0])
         for fd in fds:
             os.close(fd)
     shutil.rmtree(base, ignore_errors=True)
@@ -112,10 +112,10 @@ def _load_library() -> None:
     site.sethelper()
 
 
-def _die_on_error(work: Callable[[], None], channel: int) -> NoReturn:
-    """Run `work` in a forked child, report any error over the channel, and exit."""
+def _run_and_exit(function: Callable[[], None], channel: int) -> NoReturn:
+    """Run `function` in a forked child, report any error over the channel, and exit."""
     try:
-        work()
+        function()
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.write(channel, encode({"failed": f"{type(error).__name__}: {error}"}))
@@ -125,7 +125,7 @@ def _die_on_error(work: Callable[[], None], channel: int) -> NoReturn:
 def _watch(
     request: dict[str, Any], fds: list[int], base: str, root: str, view: FileSystemView, count: int
 ) -> None:
-    """Run the watcher: start the sandbox, wait for its end or the client's, and clean up."""
+    """Run the watcher: start the sandbox, wait until it or the client ends, and clean up."""
     channel, lifeline = fds
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -135,7 +135,7 @@ def _watch(
     home = "" if tier == "namespaces" else os.path.join(base, f"{os.getpid()}")
     if home:
         os.mkdir(home, 0o700)
-    start = _start_in_namespaces if tier == "namespaces" else _start_directly
+    start = _start_in_namespaces if tier == "namespaces" else _start_child
     child = start(_StartRequest(tier, limits, channel, lifeline, view, home or root, count))
     os.close(channel)
     try:
@@ -143,7 +143,7 @@ def _watch(
     finally:
         _kill_all(child)
         if home:
-            _remove(home)
+            _remove_folder(home)
 
 
 def _wait_for_end(child: int, lifeline: int, home: str, limits: SandboxLimits) -> None:
@@ -153,12 +153,12 @@ def _wait_for_end(child: int, lifeline: int, home: str, limits: SandboxLimits) -
     poll.register(lifeline, select.POLLIN | select.POLLHUP | select.POLLRDHUP)
     poll.register(ended, select.POLLIN)
     while not poll.poll(_WATCH_SECONDS * 1000 if home else None):
-        if _uses_too_much(child, home, limits.disk, confine.TASKS):
+        if _exceeds_limits(child, home, limits.disk, confine.TASKS):
             return
 
 
 def _kill_all(child: int) -> None:
-    """Kill the sandbox process and wait for it and its orphans, which the watcher has adopted."""
+    """Kill the sandbox process, and wait until it and its orphaned children have ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
@@ -166,7 +166,7 @@ def _kill_all(child: int) -> None:
             os.wait()
 
 
-def _start_directly(request: _StartRequest) -> int:
+def _start_child(request: _StartRequest) -> int:
     child = os.fork()
     if child == 0:
         os.close(request.lifeline)
@@ -176,7 +176,7 @@ def _start_directly(request: _StartRequest) -> int:
             os.chdir(request.place)
             _run_worker(request, request.place)
 
-        _die_on_error(work, request.channel)
+        _run_and_exit(work, request.channel)
     return child
 
 
@@ -186,7 +186,7 @@ def _start_in_namespaces(request: _StartRequest) -> int:
     if child == 0:
         os.close(request.lifeline)
         left.close()
-        _die_on_error(lambda: _enter_namespaces(right, request), request.channel)
+        _run_and_exit(lambda: _enter_namespaces(right, request), request.channel)
     right.close()
     if left.recv(1):  # the child has a user namespace now: map its users
         _map_users(child, request.number)
@@ -196,7 +196,7 @@ def _start_in_namespaces(request: _StartRequest) -> int:
 
 
 def _map_users(child: int, count: int) -> None:
-    """Map the sandbox user to the current user, or to an unused user id if that is root."""
+    """Map the sandbox user to the current user, or to an unused user id if running as root."""
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
         low, high = _DYNAMIC_USERS
@@ -219,17 +219,17 @@ def _write(path: str, text: str) -> None:
         os.close(fd)
 
 
-def _enter_namespaces(line: socket.socket, request: _StartRequest) -> None:
+def _enter_namespaces(control: socket.socket, request: _StartRequest) -> None:
     """Enter new namespaces, fork their first process and wait for its end."""
     confine.die_with_parent()
     confine.unshare_namespaces()
-    line.sendall(b"u")
-    if not line.recv(1):
+    control.sendall(b"u")
+    if not control.recv(1):
         raise OSError("cannot map the users of the namespace")
-    line.close()
+    control.close()
     first = os.fork()
     if first == 0:
-        _die_on_error(lambda: _run_init(request), request.channel)
+        _run_and_exit(lambda: _run_init(request), request.channel)
     os.close(request.channel)
     os.waitpid(first, 0)
 
@@ -240,7 +240,7 @@ def _run_init(request: _StartRequest) -> None:
     confine.enter_root(request.place, request.view, request.limits)
     worker = os.fork()
     if worker == 0:
-        _die_on_error(lambda: _run_worker(request, confine.HOME), request.channel)
+        _run_and_exit(lambda: _run_worker(request, confine.HOME), request.channel)
     confine.hide_from_debuggers()
     os.close(request.channel)
     while os.wait()[0] != worker:
@@ -285,7 +285,7 @@ def _seed_random() -> None:
 # ---------------------------------------------------------------- resource checks
 
 
-def _uses_too_much(child: int, home: str, disk: int, threads: int) -> bool:
+def _exceeds_limits(child: int, home: str, disk: int, threads: int) -> bool:
     """Return True if a process exceeds its limit of file bytes or threads.
 
     Also True if its files cannot be counted. False if the process has ended.
@@ -339,7 +339,7 @@ def _deleted_file_size(child: int) -> int:
     return sum(sizes.values())
 
 
-def _remove(home: str) -> None:
+def _remove_folder(home: str) -> None:
     """Remove a folder and everything below it.
 
     No process may still write to it. Inner folders are made writable and moved to the top before

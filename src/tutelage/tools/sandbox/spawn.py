@@ -31,7 +31,7 @@ _PYTHON = (sys.executable, "-P", "-s", "-S", "-c")
 
 
 class SandboxError(RuntimeError):
-    """Raised with the kernel's reason if a sandbox cannot be started in a tier."""
+    """Raised if a sandbox cannot be started; the message contains the kernel's reason."""
 
 
 class _Server:
@@ -70,13 +70,13 @@ class _Server:
         return self._process.poll() is None
 
     def start(self, request: dict[str, Any], *ends: socket.socket) -> None:
-        """Request a sandbox and pass it its ends of the message channel and the lifeline."""
+        """Request a sandbox, and send its ends of the message channel and the lifeline socket."""
         with self._lock:
             socket.send_fds(self._line, [json.dumps(request).encode()], [e.fileno() for e in ends])
 
 
-def _end_server(line: socket.socket, process: subprocess.Popen[bytes], base: str) -> None:
-    line.close()
+def _end_server(control: socket.socket, process: subprocess.Popen[bytes], base: str) -> None:
+    control.close()
     if process.stderr is not None:
         process.stderr.close()
     try:

@@ -73,7 +73,7 @@ class Interpreter:
                 sys.stdout.write(f"{value!r}\n")
 
     def _read_output(self, out: io.TextIOBase) -> str:
-        """Return the output since the last call: its beginning, the count of bytes cut, its end."""
+        """Return the output since the last call, with its middle cut if it is too long."""
         # Output above the file size limit is lost; the code received the error.
         with contextlib.suppress(OSError, ValueError):
             out.close()

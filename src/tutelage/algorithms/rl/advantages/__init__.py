@@ -110,7 +110,7 @@ def _check_estimate(name: str, estimate: object, batch: Packed) -> Estimate:
         )
     if not all(bool(x_NL[batch.mask_NL].isfinite().all()) for x_NL in estimate):
         raise ConfigError(
-            f"algorithm.adv_estimator={name!r} returned nan or an infinity for a trained token; "
-            "look at divisions by a group's spread, which is 0 where all rewards are equal"
+            f"algorithm.adv_estimator={name!r} returned NaN or infinity for a trained token; "
+            "check for division by a group's standard deviation, which is 0 for equal rewards"
         )
     return estimate

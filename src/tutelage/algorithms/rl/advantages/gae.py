@@ -26,10 +26,10 @@ from tutelage.algorithms.rl.advantages.whiten import whiten
 
 @estimator(critic=True, chains=1, settings=("algorithm.gamma", "algorithm.lam"))
 def gae(batch: Packed) -> Estimate:
-    """Return whitened advantages, and the critic's target returns; needs `values_BT`."""
+    """Return whitened advantages and the critic's target returns. Requires `values_BT`."""
     values_NL = batch.values_NL
     if values_NL is None:
-        raise ValueError("adv_estimator='gae' needs values_BT: the critic's value at each token")
+        raise ValueError("adv_estimator='gae' needs values_BT, the critic's value at each token")
     next_NL = torch.zeros_like(values_NL)
     next_NL[:, :-1] = values_NL[:, 1:]
     delta_NL = batch.rewards_NL + batch.gamma * next_NL - values_NL

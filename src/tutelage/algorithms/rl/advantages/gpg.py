@@ -15,7 +15,7 @@ from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 @estimator(groups=True)
 def gpg(batch: Packed) -> Estimate:
-    """Return centred rewards times the batch's scale."""
+    """Return centred rewards, divided by the fraction of rollouts with a nonzero reward."""
     rewarded = int(batch.final_N.count_nonzero())
     scale = batch.final_N.shape[0] / max(1, rewarded)
     return over_tokens(batch, scale * centred(batch))

@@ -27,8 +27,8 @@ EPSILON = 1e-6
 def group_counts(
     rewards_BT: Tensor, mask_BT: Tensor, groups_B: Ids, *, rollouts_B: Ids | None = None
 ) -> tuple[int, int, int]:
-    """Return the number of groups, of groups of fewer than two rollouts, and of groups of two or
-    more whose rewards are all equal; arguments as in `estimate_advantages`."""
+    """Return the numbers of all groups, of groups with fewer than two rollouts, and of larger
+    groups with equal rewards; arguments as in `estimate_advantages`."""
     places = TokenSlots.of(mask_BT, rollouts_B)
     _, final_N = places.pack_rewards(rewards_BT)
     group_N, groups = places.groups(groups_B)
@@ -42,7 +42,7 @@ def group_counts(
 def groups_of(batch: Packed) -> Tensor:
     """Return the group of each rollout. Raises `ValueError` if the batch has no groups."""
     if batch.group_N is None:
-        raise ValueError("a group estimator needs groups_B: the id of the task of each row")
+        raise ValueError("group estimators need groups_B, the task id of each row")
     return batch.group_N
 
 
@@ -53,17 +53,17 @@ def sizes_N(batch: Packed) -> Tensor:
 
 
 def sum_G(x_N: Tensor, group_N: Tensor, groups: int) -> Tensor:
-    """Return the sum over each group."""
+    """Return the sum of `x_N` over each group."""
     return x_N.new_zeros(groups).index_add(0, group_N, x_N)
 
 
-def extreme_G(x_N: Tensor, group_N: Tensor, groups: int, which: str) -> Tensor:
-    """Return the minimum (`amin`) or maximum (`amax`) of each group."""
-    return x_N.new_zeros(groups).scatter_reduce(0, group_N, x_N, which, include_self=False)
+def extreme_G(x_N: Tensor, group_N: Tensor, groups: int, reduce: str) -> Tensor:
+    """Return the minimum (`amin`) or maximum (`amax`) of `x_N` in each group."""
+    return x_N.new_zeros(groups).scatter_reduce(0, group_N, x_N, reduce, include_self=False)
 
 
 def centred(batch: Packed, weights_N: Tensor | None = None) -> Tensor:
-    """Compute `R - mean_g` [N] with the (weighted) mean of the group.
+    """Compute `R - mean_g` [N], the reward minus the (weighted) mean of the group.
 
     A single rollout gets 0, or R as in verl. The group's minimum is subtracted from rewards first,
     so that equal rewards give exactly 0 and a tiny deviation does not enlarge a rounding error.
@@ -91,6 +91,6 @@ def deviation(batch: Packed, centred_N: Tensor) -> Tensor:
 
 
 def over_tokens(batch: Packed, advantages_N: Tensor) -> Estimate:
-    """Expand one advantage per rollout to its tokens. The returns equal the advantages."""
+    """Expand one advantage per rollout to all of its tokens, also as the returns."""
     spread_NL = advantages_N.unsqueeze(1).expand_as(batch.rewards_NL)
     return Estimate(spread_NL, spread_NL)

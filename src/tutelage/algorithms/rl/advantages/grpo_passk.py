@@ -32,7 +32,7 @@ from tutelage.errors import ConfigError
     settings=("algorithm.norm_adv_by_std_in_grpo",),
 )
 def grpo_passk(batch: Packed) -> Estimate:
-    """Return the margin of each group's best rollout over the second best, 0 for other rollouts."""
+    """Return best minus second-best reward for the best rollout of a group, 0 for others."""
     group_N, reward_N = groups_of(batch), batch.final_N
     lonely_N = sizes_N(batch) < 2
     if batch.single_member == "verl" and bool(lonely_N.any()):

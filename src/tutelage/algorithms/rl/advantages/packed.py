@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A batch by rollout, and the settings of the estimator.
+    """A batch grouped by rollout, with the settings of the estimator.
 
     `rewards_NL` and `values_NL` are 0 in padding. `final_N` is R, the sum of a rollout's rewards;
     it counts in its group even if the rollout has no trained token. `group_N` numbers the groups
@@ -58,7 +58,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class TokenSlots:
-    """Positions of the rows' trained tokens in the packed form."""
+    """Positions of a batch's trained tokens in the packed form."""
 
     slot_K: Tensor
     """Position of each trained token in the flattened [N * L]."""
@@ -68,8 +68,8 @@ class TokenSlots:
 
     @staticmethod
     def of(mask_BT: Tensor, rollouts_B: Ids | None) -> TokenSlots:
-        """Find the position of every trained token: its rollout, and the number of trained tokens
-        before it."""
+        """Compute the position of every trained token: its rollout, and the number of earlier
+        trained tokens."""
         index = RolloutIndex.of(mask_BT, rollouts_B)
         mask_BT = index.mask_BT
         order_B = index.rollout_B.argsort(stable=True)
@@ -97,7 +97,8 @@ class TokenSlots:
         return x_BT
 
     def pack_rewards(self, rewards_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `rewards_NL`, with masked rewards on the last trained token, and `final_N`."""
+        """Return rewards [N, L] with masked rewards on the last trained token, and their sums
+        [N]."""
         index = self.index
         check_shapes(index.mask_BT, rewards_BT=rewards_BT)
         rewards_NL = self.pack(rewards_BT)
@@ -110,7 +111,7 @@ class TokenSlots:
         return rewards_NL, final_N
 
     def per_rollout(self, x_B: Tensor, name: str) -> Tensor:
-        """Convert one value per row to one per rollout. Raises `ValueError` if rows of one rollout
+        """Convert one value per row to one per rollout. Raises `ValueError` if rows of a rollout
         differ."""
         index = self.index
         if x_B.shape != index.rollout_B.shape:

@@ -16,8 +16,8 @@ from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 @estimator(baselines=True, chains=1)
 def remax(batch: Packed) -> Estimate:
-    """Return rewards to go minus the reward of a greedy rollout; needs `baselines_B`."""
+    """Return rewards-to-go minus the reward of a greedy rollout. Requires `baselines_B`."""
     if batch.baseline_N is None:
-        raise ValueError("adv_estimator='remax' needs baselines_B: the reward of a greedy rollout")
+        raise ValueError("adv_estimator='remax' needs baselines_B, the reward of a greedy rollout")
     returns_NL = discounted_sum(batch.rewards_NL, 1.0)
     return Estimate(returns_NL - batch.baseline_N.unsqueeze(1), returns_NL)

@@ -99,8 +99,7 @@ def policy_loss(
 
 
 def _check_loss(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
-    """Return a loss's result. Raises `ConfigError` for a result without gradient or of another
-    shape.
+    """Validate the result of a loss. Raises `ConfigError` if it has no gradient or the wrong shape.
 
     The values of a user's loss must be finite too.
     """
@@ -118,19 +117,19 @@ def _check_loss(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
                 "tokens; check it for divisions by zero, logarithms and exponentials"
             )
         return token
-    told = [x if x is None else tuple(x) for x in shapes]
+    actual = [x if x is None else tuple(x) for x in shapes]
     raise ConfigError(
         f"actor.policy_loss.loss_mode={mode!r} returned a {name}"
-        f"{f' of the shapes {told}' if shapes else ''}; return "
+        f"{f' of the shapes {actual}' if shapes else ''}; return "
         f"TokenLoss(loss_BT, clipped_BT) with tensors of the shape {shape!r} of inputs.logp_BT"
     )
 
 
-def merge_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Combine the metrics of `policy_loss` of several micro-batches to those of all their rows."""
-    known = list(parts)
+def merge_metrics(metrics: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Merge the metrics that `policy_loss` returned for several micro-batches."""
+    known = list(metrics)
     if not known:
-        raise ValueError("no metrics to merge; pass those of at least one micro-batch")
+        raise ValueError("no metrics to merge; pass the metrics of at least one micro-batch")
     tokens = torch.stack([part["tokens"] for part in known])
     merged = {"tokens": tokens.sum()}
     merged["ratio_max"] = torch.stack([part["ratio_max"] for part in known]).max()
@@ -154,9 +153,9 @@ def _compute_metrics(inputs: LossInputs, clipped_BT: Tensor) -> dict[str, Tensor
 
 
 def _resolve_clip_range(
-    loss: Loss, both: float | None, low: float | None, high: float | None, dual: float
+    loss: Loss, default: float | None, low: float | None, high: float | None, dual: float
 ) -> tuple[float, float]:
-    own = (both, both) if both is not None else loss.clip or (0.0, 0.0)
+    own = (default, default) if default is not None else loss.clip or (0.0, 0.0)
     low = own[0] if low is None else low
     high = own[1] if high is None else high
     for name, value in (("clip_ratio_low", low), ("clip_ratio_high", high)):

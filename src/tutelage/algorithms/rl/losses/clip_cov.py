@@ -39,7 +39,7 @@ def select_clip_cov(
     clip_cov_ub: float = 5.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return the tokens of the optimizer batch to detach, [B, T] bool.
+    """Return a bool mask [B, T] of the tokens of an optimizer batch to detach.
 
     `generator` is a CPU generator seeded from the run's seed tree; by default it is a new one with
     seed 0, never the global one.

@@ -22,7 +22,7 @@ MAX_LOG_RATIO = 20.0
 
 
 class TokenLoss(NamedTuple):
-    """The loss of each token, and True where a clip or a selection changed it, each [B, T]."""
+    """Loss of each token, and a mask of tokens changed by a clip or a selection, each [B, T]."""
 
     loss_BT: Tensor
     clipped_BT: Tensor
@@ -30,7 +30,7 @@ class TokenLoss(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """The inputs of a loss: `logp_BT` has the gradient, and all values are 0 where the mask is 0.
+    """Inputs of a loss: only `logp_BT` has a gradient, and all values are 0 where the mask is 0.
 
     `low`, `high` are the clip range 1 - low .. 1 + high, as configured, else as the loss declares
     it with `clip=(low, high)`, else 0.2; `dual` is the bound c of the dual clip. `index.sum_N` sums

@@ -25,18 +25,18 @@ def covariance_K(logp_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor) -> Ten
 
 
 def count_selected(ratio: float, tokens: int, key: str) -> int:
-    """Return the number of tokens that a ratio selects, at least 1. Raises `ConfigError` outside
-    (0, 1]."""
+    """Return the number of tokens selected by `ratio`, at least 1. Raises `ConfigError` for a ratio
+    outside (0, 1]."""
     if not 0 < ratio <= 1:
         raise ConfigError(f"actor.policy_loss.{key}={ratio!r} must be above 0 and at most 1")
     return max(1, int(ratio * tokens))
 
 
-def mark_tokens(mask_BT: Tensor, chosen_K: Tensor) -> Tensor:
-    """Return a mask [B, T] that is True at the trained tokens with the indices `chosen_K`."""
+def mark_tokens(mask_BT: Tensor, index_K: Tensor) -> Tensor:
+    """Return a mask [B, T] that is True at the trained tokens with the indices `index_K`."""
     trained = mask_BT != 0
     flags_K = torch.zeros(int(trained.sum()), dtype=torch.bool, device=mask_BT.device)
-    flags_K[chosen_K] = True
+    flags_K[index_K] = True
     selection_BT = torch.zeros_like(trained)
     selection_BT[trained] = flags_K
     return selection_BT

@@ -22,7 +22,7 @@ from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 
 @loss(aggregation="seq-mean-token-mean", clip=(0.4, 0.4), whole_rollouts=True)
 def geo_mean(inputs: LossInputs) -> TokenLoss:
-    """Return the rollout's geometric-mean surrogate at each of its tokens."""
+    """Return the geometric-mean surrogate of the rollout at each token."""
     advantages_BT, log_ratio_BT = inputs.advantages_BT, inputs.log_ratio_BT
     held_BT = torch.where(
         advantages_BT > 0,

@@ -27,7 +27,7 @@ MAX_LOG_SEQUENCE_RATIO = 10.0
 
 @loss(aggregation="seq-mean-token-mean", clip=(3e-4, 4e-4), whole_rollouts=True)
 def gspo(inputs: LossInputs) -> TokenLoss:
-    """Return the clipped surrogate of each token, with the sequence's ratio."""
+    """Return the clipped surrogate of each token, with the sequence-level ratio."""
     logp_BT = inputs.logp_BT
     mean_N = inputs.index.mean_N(logp_BT.detach() - inputs.old_logp_BT)
     log_ratio_BT = logp_BT - logp_BT.detach() + inputs.index.rows_B1(mean_N)

@@ -24,7 +24,7 @@ from tutelage.algorithms.rl.losses.covariance import count_selected, covariance_
 def select_kl_cov(
     logp_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, *, kl_cov_ratio: float = 2e-4
 ) -> Tensor:
-    """Return the tokens of the optimizer batch to penalise, [B, T] bool."""
+    """Return a bool mask [B, T] of the tokens of an optimizer batch to penalise."""
     covariances_K = covariance_K(logp_BT, advantages_BT, mask_BT)
     wanted = count_selected(kl_cov_ratio, covariances_K.numel(), "kl_cov_ratio")
     # Stable, so that equal covariances are taken in row order on every machine.
