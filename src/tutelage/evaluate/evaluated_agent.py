@@ -50,7 +50,7 @@ OnDone = Callable[[Rollout, Cost], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedAgent:
-    """Agent, the models that answer it, and the limits of a rollout."""
+    """Agent under evaluation, with its models and the limits of a rollout."""
 
     agent: Agent
     sampling: Sampling
@@ -81,14 +81,14 @@ class EvaluatedAgent:
         return next(iter(self.policies.values()))
 
     def model(self) -> str:
-        """Return the names of the models that answer the agent."""
+        """Return the names of the agent's models."""
         shown = [server.to_public_dict() for server in self.servers.values()]
         lines = [f"{server['model']} at {server['base_url']}" for server in shown]
         lines += [self.weights or "passed in Python"] * bool(self.policies)
         return ", ".join(dict.fromkeys(lines)) or "none"
 
     def tokens(self) -> str:
-        """Return a text on the maximum tokens per reply."""
+        """Return a description of the token limits per reply."""
         words = list[str]()
         if self.policies:
             length = self.max_length or self.policy.max_positions
@@ -99,8 +99,8 @@ class EvaluatedAgent:
         return "; ".join(words)
 
     def model_mark(self) -> str | None:
-        """Return an identifier that is equal for equal weights, or the same model of a server; None
-        for weights without a folder."""
+        """Return an identifier of the model that is equal for equal weights, or for equal models of
+        a server; None for weights without a folder."""
         if not self.policies or self.servers:
             return self.model()
         mark = folder_hash(Path(self.weights)) if self.weights else None
@@ -114,7 +114,8 @@ class EvaluatedAgent:
         on_done: OnDone,
         on_spans: Sink = lambda run_id, spans: None,
     ) -> None:
-        """Run rollouts; `on_done` receives each finished one with the cost of its model calls.
+        """Run rollouts; `on_done` is called with each finished rollout and the cost of its model
+        calls.
 
         `on_spans` receives a run's id and the spans of the agent's own code, from any thread.
         """
@@ -190,7 +191,7 @@ class EvaluatedAgent:
 
 
 def recorded_cost(rollout: Rollout) -> Cost:
-    """Return the cost of a rollout by its recorded token ids, with 0 dollars."""
+    """Return the cost of a rollout according to its recorded token ids, with 0 dollars."""
     calls = [call for attempt in rollout.attempts for call in attempt.calls]
     prompt = sum(len(call.prompt_ids) for call in calls)
     return Cost(len(calls), prompt, sum(len(call.sampled.token_ids) for call in calls), 0.0)
@@ -206,8 +207,7 @@ def custom_agent(
     server: Endpoint | None,
     model: str | None = None,
 ) -> EvaluatedAgent:
-    """Return a user's agent with the models that answer it; an agent that needs an LLM and has none
-    gets one.
+    """Combine a user's agent with its models; an LLM is added if the agent needs one and has none.
 
     An LLM is answered by its own endpoint, else by its name in `urls`, else by `server` with the
     model `model`; `load` receives the resources and the names of the remaining LLMs, and loads

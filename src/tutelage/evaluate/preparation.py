@@ -37,7 +37,7 @@ from tutelage.types import Rollout, Task
 
 @dataclass(frozen=True, slots=True)
 class PreparedEvaluation:
-    """Agent, tasks and grader of an evaluation, read and checked."""
+    """Agent, tasks and grader of an evaluation, loaded and checked."""
 
     asked: EvaluationConfig
     evaluated_agent: EvaluatedAgent
@@ -58,7 +58,7 @@ class PreparedEvaluation:
 def prepare_evaluation(
     target: str, asked: EvaluationConfig, *, trust: bool = False, trusted: Collection[str] = ()
 ) -> PreparedEvaluation:
-    """Read and check everything that an evaluation needs, and load its model last.
+    """Load and check all inputs of an evaluation; the model is loaded last.
 
     Without `asked.success`, the run's definition of success applies to the run's own reward. Raises
     `ConfigError` if code that another user's run names would be run, unless `trust` is True or

@@ -61,7 +61,7 @@ FoundRun = tuple[RunFolder, RunConfig]
 
 
 def target_kind(target: str) -> TargetKind:
-    """Return the kind of a target, from its form alone."""
+    """Return the kind of a target: agent, server, run or model."""
     if target.startswith(("http://", "https://")):
         return "server"
     if is_file_reference(target):
@@ -77,7 +77,7 @@ def target_kind(target: str) -> TargetKind:
 
 
 def find_run(target: str) -> FoundRun | None:
-    """Return the run that `target` names; None for another kind of target.
+    """Return the run named by `target`, or None for another kind of target.
 
     Raises `RunError` for an unknown name, and `ConfigError` for a run without a policy.
     """
@@ -96,8 +96,8 @@ def find_run(target: str) -> FoundRun | None:
 
 
 def find_server(url: str | None, asked: EvaluationConfig) -> Endpoint | None:
-    """Return the server at `url`, or of the options, with its model. Raises `ConfigError` if none
-    answers."""
+    """Return the server at `url`, or the server of the options, with its model. Raises
+    `ConfigError` if the server does not respond."""
     url = url or next(iter(asked.endpoint), None)
     if url is None:
         return None
@@ -113,7 +113,7 @@ def find_server(url: str | None, asked: EvaluationConfig) -> Endpoint | None:
 
 
 def check_options(target: str, asked: EvaluationConfig) -> TargetKind:
-    """Return the kind of a target. Raises `ConfigError` for options that it does not use."""
+    """Return the kind of a target. Raises `ConfigError` for options that do not apply to it."""
     wrong, kind = list[tuple[str, str]](), target_kind(target)
     if kind == "agent" and asked.tools is not None:
         wrong.append(("--tools", "a custom agent uses the tools of its file"))
@@ -136,7 +136,7 @@ def agent_to_evaluate(
     *,
     trust: bool = False,
 ) -> EvaluatedAgent:
-    """Return the agent of a target: the user's agent in the file `own`, else a built-in one.
+    """Return the agent of a target: the user's agent in the file `own`, else a built-in agent.
 
     Raises `ConfigError` for a target that cannot be read.
     """
@@ -165,8 +165,8 @@ def agent_to_evaluate(
 def _make_builtin_agent(
     target: str, run: FoundRun | None, config: RunConfig, asked: EvaluationConfig, *, trust: bool
 ) -> EvaluatedAgent:
-    """Return a built-in agent: that of a run, with its policy or another model, or the default
-    one."""
+    """Create a built-in agent: the agent of a run, with its policy or another model, or the default
+    agent."""
     server = find_server(target if target_kind(target) == "server" else None, asked)
     weights, kind, tools = target, "hf", dict[str, Tool]()
     turns, tokens = 4 if asked.environment is None else TURNS, 256
@@ -223,7 +223,7 @@ def _load(weights: str, config: RunConfig, tools: Sequence[ToolSpec] = ()) -> Po
 def _load_own_agent(
     file: str, run: FoundRun | None, config: RunConfig, asked: EvaluationConfig
 ) -> EvaluatedAgent:
-    """Return a user's agent with the models of the options, or the policy of its run."""
+    """Load a user's agent with the models of the options, or with the policy of its run."""
     agent, resources = load_agent(file)
     model = next(iter(asked.model), None)
     named, known = find_server(None, asked), read_endpoints(environment()).get("task")
@@ -266,7 +266,7 @@ def ask(
     trust: bool = False,
     progress: Progress | None = None,
 ) -> Rollout:
-    """Play one question with a run, a model, a server, or an agent's file, and return the rollout.
+    """Answer one question with a run, a model, a server or an agent file, and return the rollout.
 
     `fields` are further fields of its task, `trust` is as for `evaluate`. `progress` receives the
     limits, and the tokens as they are sampled.
@@ -296,7 +296,7 @@ def _no_reward(task: Task) -> float:
 
 
 def load_served(target: str, *, slots: int, max_length: int | None, seed: int) -> ServedPolicy:
-    """Return the policy of a run or a model as a chat client, for use in one event loop.
+    """Load the policy of a run or a model as a chat client, for use in one event loop.
 
     `max_length` is the context length in tokens; default: the run's, or the model's, bounded by
     memory.

@@ -28,7 +28,7 @@ MERGE_TASKS = 5
 
 @dataclass(frozen=True, slots=True)
 class GEPA:
-    """Settings of the search, by default the paper's."""
+    """Settings of the search algorithm GEPA; the defaults are those of the paper."""
 
     minibatch: int = 3
     """Training tasks per step."""
@@ -41,7 +41,7 @@ class GEPA:
     needs_optimiser: ClassVar[bool] = True
 
     def proposals(self, rollouts: int, val: int) -> int:
-        """Return the number of proposals that fit; see `Algorithm`."""
+        """Return the number of proposals within a rollout budget; see `Algorithm`."""
         return max(0, rollouts - val) // (val + 2 * self.minibatch)
 
     async def search(self, state: SearchState) -> None:
@@ -70,8 +70,8 @@ class GEPA:
 def draw_steps(
     state: SearchState, limit: int | None, size: int, one_pass: int
 ) -> Iterator[tuple[int, random.Random, Candidate, list[Task]]]:
-    """Yield the number, generator, parent and training tasks of each step. A reported round is a
-    pass over the training tasks, of `one_pass` steps."""
+    """Yield the number, random generator, parent and training tasks of each step. A reported round
+    is one pass over the training tasks and consists of `one_pass` steps."""
     for number in rounds(limit):
         if not state.validated:
             return
@@ -92,8 +92,8 @@ def draw_steps(
 async def _validate_child(
     state: SearchState, child: Candidate, before: CandidateScore, tasks: Sequence[Task]
 ) -> bool:
-    """Play a child on its parent's minibatch, and on all validation tasks if it is better; return
-    True if it is."""
+    """Evaluate a child on its parent's minibatch and, if it is better, on all validation tasks.
+    Return True if it is accepted."""
     (after,) = await state.score([child], Mode.TRAIN, tasks)
     if after.infra_error:
         return False
@@ -107,7 +107,7 @@ async def _validate_child(
 
 
 def frontier(rewards: Mapping[str, Sequence[float | None]]) -> dict[str, int]:
-    """Return the number of tasks on which each undominated candidate is best, in the order of
+    """Return the number of tasks on which each non-dominated candidate is best, in the order of
     `rewards`.
 
     A reward of None was not judged and is ignored. A candidate is pruned if every task on which it
@@ -136,8 +136,9 @@ def frontier(rewards: Mapping[str, Sequence[float | None]]) -> dict[str, int]:
 async def merge(
     state: SearchState, rng: random.Random, tried: set[tuple[str, ...]]
 ) -> list[Candidate]:
-    """Return a child of two members of the front that changed different components of a common
-    ancestor, if it matches both on a few validation tasks. `tried` holds earlier merges."""
+    """Merge two candidates of the front that changed different components of a common ancestor.
+    Return the child if it matches both on a few validation tasks; `tried` contains earlier
+    merges."""
     outcomes = {i: score.outcomes for i, (_, score) in state.validated.items()}
     front = [state.validated[i][0] for i in frontier(outcomes)]
     for _ in range(MERGE_ATTEMPTS if len(front) > 1 else 0):
@@ -180,8 +181,8 @@ async def merge(
 async def _validate_merge(
     state: SearchState, child: Candidate, one: Candidate, two: Candidate, rng: random.Random
 ) -> bool:
-    """Play a merged prompt on tasks that each parent wins and on which they tie, then on all;
-    return True if it is kept."""
+    """Evaluate a merged prompt on tasks that each parent wins and on ties, then on all tasks.
+    Return True if it is accepted."""
     sides: dict[int, list[Task]] = {1: [], -1: [], 0: []}
     for task in state.val:
         gap = state.mean(one, [task]) - state.mean(two, [task])
@@ -203,6 +204,6 @@ async def _validate_merge(
 
 
 def _find_ancestors(lineage: Lineage, candidate: Candidate) -> list[Candidate]:
-    """Return the ancestors of a candidate."""
+    """Return all ancestors of a candidate."""
     parents = [one for one in lineage if one.id in candidate.parents]
     return [*parents, *(above for one in parents for above in _find_ancestors(lineage, one))]

@@ -27,7 +27,7 @@ from tutelage.types import JSON, Message
 
 @dataclass(frozen=True, slots=True)
 class OptimiserRequest:
-    """One request to an optimiser role; `step_key` is unique in the search."""
+    """Request to an optimiser role; `step_key` is unique in the search."""
 
     role: str
     messages: Sequence[Message]
@@ -35,7 +35,7 @@ class OptimiserRequest:
 
     @property
     def key(self) -> str:
-        """Return the key of its answer in the journal, which depends on the text."""
+        """Return the key of the reply in the journal, which depends on the request text."""
         text = json.dumps([self.role, [m.to_dict() for m in self.messages]])
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         return f"ask/{self.step_key}/{digest}"
@@ -43,7 +43,7 @@ class OptimiserRequest:
 
 @dataclass(frozen=True, slots=True)
 class _ReplyOutcome:
-    """The text of a reply, or the problem, and its cost."""
+    """Text or problem of a reply, and its cost."""
 
     text: str
     problem: str = ""
@@ -52,11 +52,11 @@ class _ReplyOutcome:
 
     @property
     def reason(self) -> str:
-        """Return the problem with its kind, for the lineage."""
+        """Return the problem with its type, for the lineage."""
         return f"{'unanswered' if self.unanswered else 'malformed'}: {self.problem}"
 
     def read(self, reader: Callable[[str], str]) -> _ReplyOutcome:
-        """Apply `reader` to the text; a `RejectedEdit` becomes the problem."""
+        """Parse the text with `reader`; a `RejectedEdit` becomes the problem."""
         if self.problem:
             return self
         try:
@@ -66,7 +66,7 @@ class _ReplyOutcome:
 
 
 class Optimiser:
-    """Sends requests within the budget, and stores the answers."""
+    """Sends requests to the optimiser LLM within the budget, and stores the replies."""
 
     def __init__(self, ask: Ask, budget: SearchBudget, journal: SearchJournal) -> None:
         self._ask, self._budget, self._journal = ask, budget, journal
@@ -74,7 +74,7 @@ class Optimiser:
     async def read(
         self, requests: Sequence[OptimiserRequest], reader: Callable[[str], str]
     ) -> list[_ReplyOutcome]:
-        """Send all requests, parse each reply, and repeat a request once if `reader` raises
+        """Send all requests and parse each reply. A request is repeated once if `reader` raises
         `RejectedEdit`.
 
         Raises `BudgetExceeded` before a request that does not fit, `EngineError` if the endpoint
@@ -109,7 +109,7 @@ class Optimiser:
         return outcomes
 
     async def _send_one(self, request: OptimiserRequest) -> _ReplyOutcome:
-        """Return the outcome of a request from the journal, else from the endpoint."""
+        """Return the outcome of a request, from the journal if possible, else from the endpoint."""
         answer: JSON | None = self._journal.get(request.key)
         if answer is None:
             try:

@@ -50,7 +50,7 @@ REMOTE_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """An agent without its models."""
+    """Specification of an agent without its models."""
 
     agent: Agent
     resources: NamedResources
@@ -88,7 +88,7 @@ class AgentBundle:
 
 
 class CandidateRunner(RolloutManager):
-    """A manager that plays candidates; once entered it is a `Play`."""
+    """Rollout manager that plays candidates; an entered manager is a `Play`."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class CandidateRunner(RolloutManager):
         on_rollout: Callable[[Rollout], None],
         run: Run | None = None,
     ) -> None:
-        """`on_rollout` receives each rollout; `run` stores it, without a run nothing is stored."""
+        """Create a runner. `on_rollout` receives each rollout; `run` stores rollouts if set."""
         self._servers = RemoteServers(bundle.endpoints, timeout=REMOTE_SECONDS)
         super().__init__(
             bundle.spec.agent,
@@ -118,7 +118,7 @@ class CandidateRunner(RolloutManager):
         """Calls without a usage in the server's reply."""
 
     async def __call__(self, components: Components, task: Task, slot: RolloutSlot) -> Episode:
-        """Play one rollout of a candidate and return its episode."""
+        """Run one rollout of a candidate and return its episode."""
         bundle, run = self._bundle, self._run
         seeds = self._seeds.child("play", slot.key)
         spec = RolloutSpec(task, slot.split, task.id, slot.sample, seeds, label=slot.candidate)

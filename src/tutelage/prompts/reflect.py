@@ -26,7 +26,7 @@ reward, since they are few."""
 
 @dataclass(frozen=True, slots=True)
 class Reflect:
-    """Settings of the search."""
+    """Settings of the search algorithm `reflect`."""
 
     minibatch: int = 6
     """Training tasks per step."""
@@ -43,7 +43,7 @@ class Reflect:
     needs_optimiser: ClassVar[bool] = True
 
     def proposals(self, rollouts: int, val: int) -> int:
-        """Return the number of proposals that fit; see `Algorithm`."""
+        """Return the number of proposals within a rollout budget; see `Algorithm`."""
         return max(0, rollouts - val) // (val + self.minibatch + self.trials) * self.asks
 
     async def search(self, state: SearchState) -> None:
@@ -58,8 +58,8 @@ class Reflect:
     async def _step(
         self, state: SearchState, parent: Candidate, tasks: list[Task], number: int
     ) -> bool:
-        """Reflect on failures, estimate the sentences, and validate the composed child; return True
-        if it is kept. Components take turns."""
+        """Reflect on failures, estimate the effects of the sentences, and validate the composed
+        child. Return True if it is accepted. Components are edited in turn."""
         (before,) = await state.score([parent], Mode.TRAIN, tasks)
         if not before.mendable:
             return False

@@ -124,7 +124,7 @@ class Executor:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def slots(self, place: int) -> tuple[asyncio.Semaphore, asyncio.Semaphore]:
-        """Return the semaphores of a worker and of all requests, for the running event loop."""
+        """Return the semaphores of one worker and of all workers, for the running event loop."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
             self._every = asyncio.Semaphore(self.settings.concurrency)
@@ -140,7 +140,7 @@ class Executor:
         *,
         seeds: SeedTree = SeedTree(0),  # noqa: B008
     ) -> Subtask:
-        """Return the subtask of a node, with the outputs of its parents as inputs."""
+        """Return the subtask of a plan node, with the outputs of its parents as inputs."""
         planned = plan.nodes[node]
         return Subtask(
             node=node,
@@ -157,10 +157,10 @@ class Executor:
     def check(
         self, plan: Plan, budget: Budget | None = None, *, begun: bool = False
     ) -> References | None:
-        """Raise the errors that `run` would raise before anything is spent. The arguments are not
-        checked if the run has `begun`, or if a planner can correct them. Return the references of
-        the reward: the cost of the most expensive and the seconds of the slowest legal
-        single-worker plan, or None if both are 0."""
+        """Validate a plan and raise the errors that `run` would raise before any cost. The
+        arguments are not checked if the run has `begun`, or if a planner can correct them. Return
+        the reference cost and latency of the reward: those of the most expensive and of the slowest
+        valid single-worker plan, or None if both are 0."""
         pool, settings, tools = self.pool, self.settings, getattr(self.pool, "tools", {})
         if self.catalog is not None:
             check_plan(plan, self.catalog)
@@ -203,7 +203,7 @@ class Executor:
         observers: Sequence[Observer] = (),
         journal: ExecutionJournal | None = None,
     ) -> Execution:
-        """Execute a plan. All random draws and the identifier come from `seeds`.
+        """Execute a plan. All random draws and the identifier are derived from `seeds`.
 
         Events are written to `journal`, and work that it already contains is not repeated. Raises
         `ConfigError` before anything is spent if a node has no capable worker or the budget is too
@@ -216,7 +216,7 @@ class Executor:
 
 
 class _PlanRun:
-    """State of one running plan: finished nodes, costs, and nodes that may start."""
+    """State of a running plan: finished nodes, costs, and nodes that are ready to start."""
 
     def __init__(
         self,
@@ -242,18 +242,18 @@ class _PlanRun:
         self._link()
 
     def _link(self) -> None:
-        """Update the parents and the order of nodes after the plan changed."""
+        """Update the parents and the order of the nodes after the plan has changed."""
         self._parents = self.state.plan.dependencies
         self._order = [node for level in levels(self.state.plan) for node in level]
 
     @property
     def now(self) -> float:
-        """Seconds since the start."""
+        """Seconds since the start of the execution."""
         return asyncio.get_running_loop().time() - self._origin
 
     @property
     def deadline_left(self) -> float | None:
-        """Seconds until the deadline, which includes planning; None without a deadline."""
+        """Seconds until the deadline, which also covers planning; None without a deadline."""
         deadline = self.settings.deadline
         return None if deadline is None else deadline - self.state.planning - self.now
 
@@ -264,7 +264,7 @@ class _PlanRun:
             observer(row)
 
     def call_of(self, step: NodeStep) -> str:
-        """Return the `call_key` of the step's tool call; empty if the step called no tool."""
+        """Return the key of the step's tool call, or an empty string if no tool was called."""
         arguments = step.answer and step.answer.arguments
         return "" if arguments is None else call_key(step.worker or "", arguments, self.tools)
 
@@ -305,7 +305,7 @@ class _PlanRun:
         return execution
 
     def _begin(self) -> None:
-        """Check the plan and restore the state of earlier processes."""
+        """Check the plan and restore the state reached by earlier processes."""
         state, place, begun = self.state, self.place, self.state.begun
         planned = replace(state.plan, nodes=state.plan.nodes[: state.planned])
         state.references = place.check(planned, self.budget, begun=begun)
@@ -335,15 +335,15 @@ class _PlanRun:
             self._end_wrong(0)
 
     def _end_wrong(self, first: int) -> None:
-        """End the nodes from index `first` on that have invalid arguments, so that a planner can
+        """Mark nodes with invalid arguments as failed, from index `first` on, so that a planner can
         correct them."""
         wrong = wrong_arguments(self.state.plan, self.tools, first) if self.tools else {}
         for node, reason in wrong.items():
             self._end(NodeResult(node, "failed", reason=reason))
 
     def _ready(self) -> list[int]:
-        """Return the nodes that may start. Unless `on_failure` is `continue`, skip nodes with a
-        missing input."""
+        """Return the nodes that can start. Nodes with missing inputs are skipped unless
+        `on_failure` is `continue`."""
         ready, ended, started = list[int](), self.state.nodes, {*self._running.values()}
         for node in self._order:
             if node in ended or node in started or not ended.keys() >= {*self._parents[node]}:
@@ -370,7 +370,7 @@ class _PlanRun:
             self.state.reason = "failed"
 
     async def _replan(self) -> bool:
-        """Request further nodes after failures if the settings allow it. Return True on success."""
+        """Request more nodes after failures if the settings allow it. Return True on success."""
         state, rest = self.state, self.place.rest
         lost = {k for k, n in state.nodes.items() if not n.kept} - state.abandoned
         if rest is None or state.reason or not lost:
@@ -406,7 +406,7 @@ class _PlanRun:
 
 
 class _NodeRun:
-    """Execution of one node with all of its tries."""
+    """Execution of one node with all of its attempts."""
 
     def __init__(self, run: _PlanRun, node: int) -> None:
         self.run, self.node, self.pool, place = run, node, run.place.pool, run.place
@@ -423,7 +423,7 @@ class _NodeRun:
         """True if workers are available and only the budget prevents a request."""
 
     async def play(self) -> NodeResult:
-        """Execute the node. Raises only errors that the user must fix, and cancellation."""
+        """Execute the node. Only cancellation and errors that the user must fix are raised."""
         run = self.run
         try:
             last = self.steps[-1] if self.steps else None
@@ -448,7 +448,7 @@ class _NodeRun:
             return self._result("failed", reason=f"timeout: {error}")
 
     async def _route_state(self) -> RouteState | None:
-        """Return the router state, waiting for budget if needed; None if no action is left."""
+        """Return the router state, waiting for budget if needed; None if no action is possible."""
         run, settings, budget = self.run, self.run.settings, self.run.budget
         names = {worker.name: i for i, worker in enumerate(self.pool.workers)}
         tried = tuple(
@@ -519,7 +519,7 @@ class _NodeRun:
             self._keep(step)
 
     async def _request(self, step: NodeStep, worker: Worker, bound: float) -> WorkerAnswer:
-        """Send one request whose bound is already reserved, and always settle the reservation."""
+        """Send one request with a reserved cost bound, and settle the reservation in every case."""
         run, place, loop = self.run, step.choice.action, asyncio.get_running_loop()
         limit, pool = run.settings.try_timeout, self.pool
         number = sum(len(before.requests) for before in (*self.steps, step))
@@ -567,8 +567,9 @@ class _NodeRun:
 
     async def _refused(self, worker: Worker, given: str) -> WorkerAnswer | None:
         """Return the answer for a tool call with side effects that must not run, because permission
-        is refused or the user reports that it already ran; None if it may run. The wait counts as
-        queued. A refused call is not asked about again, nor are equal calls that wait meanwhile."""
+        was refused or the user reports that it already ran; None if the call may run. The waiting
+        time counts as queueing time. After a refusal, the user is not asked again about equal
+        calls."""
         run, pool, known = self.run, cast("ToolPool", self.pool), self.run.refusals
         call, doubt = call_key(worker.name, given, pool.tools), cast("Doubt", "")
         async with run.asking:
@@ -621,13 +622,13 @@ class _NodeRun:
         self.run.tell("step", step=step.to_json())
 
     def _answered(self) -> NodeStep | None:
-        """Return the last step with an answer without error, or None."""
+        """Return the last step whose answer has no error, or None."""
         usable = (s for s in self.steps[::-1] if s.answer is not None and s.answer.error is None)
         return next(usable, None)
 
     def _why(self, words: str) -> str:
-        """Return the reason of a failure with the last verdict; `budget` if only the budget
-        prevents a try."""
+        """Return the failure reason with the last verdict, or `budget` if only the budget prevents
+        another attempt."""
         if self.blocked:
             return "budget"
         reasons = [step.verdict.reason for step in self.steps if step.verdict is not None]
@@ -653,7 +654,7 @@ class _NodeRun:
 
 
 def _cut_off(answer: WorkerAnswer) -> bool:
-    """Return True if the executor stopped waiting for a request before it ended."""
+    """Return True if the executor stopped waiting for the request before it ended."""
     error = answer.error
     return error is not None and (
         error.kind in ("timeout", "cancelled") or error.message.endswith(LATE)
@@ -661,5 +662,5 @@ def _cut_off(answer: WorkerAnswer) -> bool:
 
 
 def _given_up(answer: WorkerAnswer) -> bool:
-    """Return True if a request was cancelled, so that the worker may be tried again."""
+    """Return True if the request was cancelled, so that the worker may be tried again."""
     return answer.error is not None and answer.error.kind == "cancelled"

@@ -22,7 +22,7 @@ NOTHING = "(no output)"
 
 
 def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
-    """Return the prompt of a node, with the outputs of its parents."""
+    """Return the prompt for a node, including the outputs of its parents."""
 
     def filled(match: re.Match[str]) -> str:
         # Text after the reference that is not a member of the output is kept as text.

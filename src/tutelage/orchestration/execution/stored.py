@@ -81,7 +81,7 @@ def stored_rollout(
     failure: Failure | None = None,
     **attempt: Any,
 ) -> Rollout:
-    """Return a rollout with a single attempt, with identifiers from `place`."""
+    """Create a rollout with a single attempt; its identifiers are derived from `place`."""
     status = RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED
     stop = "answer" if failure is None else None
     tried = Attempt(place.id("att"), 0, status, failure=failure, stop=stop, **attempt)
@@ -98,7 +98,7 @@ def stored_call(
     stop: StopReason = StopReason.STOP,
     **times: Any,
 ) -> Call:
-    """Return a call without tokens, which is not used for training; `times` are `started` and
+    """Create a model call without tokens, which is not used for training; `times` are `started` and
     `seconds`."""
     sampled, said = Sampled((), (), (), stop, 0), Message("assistant", reply)
     return Call(call_id, agent, index, messages, (), sampled, said, sampling, policy=None, **times)
@@ -106,7 +106,7 @@ def stored_call(
 
 @dataclass(frozen=True, slots=True)
 class ExecutionRecorder:
-    """Writes executions as rollouts of a run, with their rewards."""
+    """Writes executions and their rewards to a store, as rollouts of a run."""
 
     writer: StoreWriter
     run_id: str
@@ -114,8 +114,8 @@ class ExecutionRecorder:
     label: str = "orchestrate"
 
     def __call__(self, execution: Execution, sampling: Sampling, began: float, plan: float) -> None:
-        """Write an execution; `began` is in seconds since 1970, `plan` is the planning time in
-        seconds."""
+        """Write an execution; `began` is its start in seconds since 1970, `plan` the planning time
+        in seconds."""
         failure = None
         if not execution.success:
             lost = [node for node in execution.nodes if not node.kept]
@@ -145,7 +145,7 @@ class ExecutionRecorder:
 
 
 def _call_id(execution: Execution, step: NodeStep) -> str | None:
-    """Return the identifier of the call made by a step; None if no worker returned any text."""
+    """Return the identifier of the step's call, or None if the worker returned no text."""
     said = step.answer is not None and step.answer.output
     return execution.seeds.child("step", step.index).id("call") if said else None
 
@@ -155,8 +155,8 @@ def _planner_call_id(execution: Execution, index: int) -> str:
 
 
 def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Call, ...]:
-    """Return the calls of the planner, then those of the workers in the order of dispatch. Requests
-    without any output and tool calls are left out."""
+    """Return the calls of the planner, followed by the calls of workers in the order of dispatch.
+    Tool calls and requests without output are omitted."""
     outputs = {node.node: node.output for node in execution.nodes if node.output is not None}
     calls = [
         stored_call(
@@ -187,7 +187,7 @@ def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Cal
 
 
 def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) -> list[SpanRecord]:
-    """Return the spans that surround those of the calls, parents before children."""
+    """Return the spans that enclose the spans of the calls, with parents before children."""
     identity = Identity(rollout.run_id, rollout.id, rollout.last.id)
     trace, origin = make_trace_id(identity), int((began + plan) * 1e9)
     shared: dict[str, Any] = {
@@ -280,7 +280,7 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
 
 
 def _decision(execution: Execution, step: NodeStep) -> dict[str, Any]:
-    """Return the attributes of a decision: action, worker, cost, verdict and resulting call."""
+    """Return the span attributes of a decision: action, worker, cost, verdict and call."""
     answer, verdict, call_id = step.answer, step.verdict, _call_id(execution, step)
     error = None if answer is None or answer.error is None else answer.error.kind
     if verdict is not None and not verdict.passed:
@@ -316,8 +316,9 @@ class ExecutionLogger:
         workers: Sequence[Worker] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`workers` gives the numbers of the model selections; default: the workers of each
-        execution. Raises `RunError` if the folder is a file or cannot be created."""
+        """Open the log. `workers` determines the numbers of the model selections; by default, the
+        workers of each execution are used. Raises `RunError` if the folder is a file or cannot be
+        created."""
         self.path = Path(folder)
         if self.path.suffix != ".jsonl" or self.path.is_dir():
             self.path /= FILE
@@ -338,9 +339,9 @@ class ExecutionLogger:
         planner_outputs: Mapping[str, Any] | Plan,
         execution_result: ExecutionResult | Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Append a line and return it. The result can be a mapping of its fields. Raises
-        `DataError` if the planner outputs contain no valid plan, `RewardError` if the result is
-        invalid."""
+        """Append an execution to the log and return the line. The result can be a mapping of its
+        fields. Raises `DataError` if the planner outputs contain no valid plan and `RewardError` if
+        the result is invalid."""
         result, clock = ExecutionResult.read(execution_result), self._clock()
         own = result if isinstance(result, Execution) else None
         workers = self._workers or (() if own is None else own.workers)
@@ -381,10 +382,10 @@ class ExecutionLogger:
 def _planner_outputs(
     planned: Mapping[str, Any] | Plan, execution: Execution | None, workers: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the planner outputs of a log line. They contain the tool names of the given or
-    executed plan and, for each node, the worker of the kept answer, else the last worker that was
-    tried. A given mapping is kept and takes precedence. Raises `DataError` if there is no valid
-    plan, or if a list does not have one entry per node."""
+    """Return the planner outputs for a log line: the tool names of the plan and, for each node, the
+    worker of the kept answer, else the last worker that was tried. The values of a mapping take
+    precedence. Raises `DataError` if there is no valid plan, or if a list does not have one entry
+    per node."""
     plan = planned if isinstance(planned, Plan) else execution and execution.plan
     outputs: dict[str, Any] = {}
     if plan is not None:

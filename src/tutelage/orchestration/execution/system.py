@@ -45,7 +45,7 @@ def execution_seeds(seed: int, name: str | int) -> SeedTree:
 
 
 async def planned_within(deadline: float | None, made: Awaitable[Plan]) -> Plan:
-    """Wait for a plan, at most `deadline` seconds. Raises `NoPlanError` after the deadline."""
+    """Wait for a plan for at most `deadline` seconds. Raises `NoPlanError` after the deadline."""
     try:
         async with asyncio.timeout(deadline):
             return await made
@@ -56,7 +56,7 @@ async def planned_within(deadline: float | None, made: Awaitable[Plan]) -> Plan:
 
 
 class OrchestrationSystem:
-    """Plans instructions and executes the plans."""
+    """Creates plans for instructions and executes the plans."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class OrchestrationSystem:
         realtime: bool = False,
         min_confidence: float | None = None,
     ) -> None:
-        """`planner` is a function from an instruction to a `Plan`, or an object with such a method
-        `plan`. Defaults: the built-in planner for the catalog, the simulated workers of the preset
-        `classic`, and a router that tries the cheapest worker first.
+        """Create a system. `planner` is a function from an instruction to a `Plan`, or an object
+        with such a method `plan`. Defaults: the built-in planner for the catalog, the simulated
+        workers of the preset `classic`, and a router that tries the cheapest worker first.
 
         If `realtime` is true, `execute` waits for the simulated latencies of mock workers;
         otherwise it uses a virtual clock. `min_confidence` is the minimum confidence at which a
@@ -153,8 +153,8 @@ class OrchestrationSystem:
         return result
 
     def check(self, plan: Plan, budget: float | None = None, *, begun: bool = False) -> None:
-        """Raise the errors that `execute` would raise for this plan before it spends anything. If
-        the execution has `begun` and is resumed from its journal, the arguments are not checked."""
+        """Raise the errors that `execute` would raise for this plan before any cost. The arguments
+        are not checked if the execution has `begun` and is resumed from its journal."""
         self.executor.check(plan, Budget(budget), begun=begun)
 
     async def _planned(self, instruction: str, budget: Budget) -> Plan:
@@ -167,7 +167,7 @@ class OrchestrationSystem:
         return plan
 
     def plan(self, instruction: str) -> Plan:
-        """Return the plan of the planner, or of the built-in one if there is no planner. Raises
+        """Create a plan with the planner, or with the built-in planner by default. Raises
         `NoPlanError` if the planner declines."""
         if not instruction.strip():
             raise ConfigError("the instruction is empty; describe the task")

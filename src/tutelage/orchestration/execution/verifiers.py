@@ -49,11 +49,11 @@ class Verifiers:
 
     @classmethod
     def of_pool(cls, *, mock: bool) -> Self:
-        """Return the default verifiers: `known` for simulated pools, else `present`."""
+        """Return the default verifiers: `known` for simulated pools, otherwise `present`."""
         return cls(make_verifier({"kind": "known" if mock else "present"}))
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """Return the verdict of the subtask's verifier. Answers with an error always fail."""
+        """Verify an answer with the verifier of the subtask. Answers with an error always fail."""
         if answer.error is not None:
             return Verification(False, f"{answer.error.kind}: {answer.error.message}")
         if answer.arguments is not None and not any(k in self.by_type for k in work.labels):
@@ -66,7 +66,7 @@ class Verifiers:
         return next(verifiers, self.default)
 
     def bound(self, work: Subtask, answer: WorkerAnswer | None = None) -> float:
-        """Return an upper bound of the verdict's cost in USD, which the budget reserves."""
+        """Return an upper bound of the verification cost in USD, which the budget reserves."""
         bound = getattr(self._of(work), "bound", None)  # only verifiers with paid verdicts
         if bound is None or (answer is not None and answer.error):
             return 0.0
@@ -75,14 +75,14 @@ class Verifiers:
 
 @dataclass(frozen=True)
 class _Rule:
-    """Verifier without a cost."""
+    """Verifier without cost, defined by a function."""
 
     check: Callable[[Subtask, WorkerAnswer], Verification | Awaitable[Verification]]
 
 
 def _known() -> _Rule:
-    """Return the ground truth in `answer.correct`, which only simulated pools have; other pools
-    raise `ConfigError`."""
+    """Create a verifier that uses the ground truth in `answer.correct`, which only simulated pools
+    provide; for other pools it raises `ConfigError`."""
 
     def check(work: Subtask, answer: WorkerAnswer) -> Verification:
         if answer.correct is None:
@@ -96,7 +96,7 @@ def _known() -> _Rule:
 
 
 def _present() -> _Rule:
-    """Pass every non-empty answer, with `checked=False`."""
+    """Create a verifier that accepts every non-empty answer, with `checked=False`."""
 
     def check(work: Subtask, answer: WorkerAnswer) -> Verification:
         if not answer.output.strip():
@@ -107,7 +107,7 @@ def _present() -> _Rule:
 
 
 def _exact(expected: AsText) -> _Rule:
-    """Compare the answer with `expected`, ignoring case and differences in white space."""
+    """Create a verifier that compares the answer with `expected`, ignoring case and whitespace."""
 
     def check(work: Subtask, answer: WorkerAnswer) -> Verification:
         one, other = (" ".join(text.split()).casefold() for text in (answer.output, expected))
@@ -117,8 +117,8 @@ def _exact(expected: AsText) -> _Rule:
 
 
 def _regex(pattern: str) -> _Rule:
-    """Search the answer for a pattern. Raises `ConfigError` if it is not a valid regular
-    expression."""
+    """Create a verifier that searches the answer for a pattern. Raises `ConfigError` if the pattern
+    is not a valid regular expression."""
     try:
         re.compile(pattern, re.DOTALL)
     except re.error as error:
@@ -134,9 +134,9 @@ def _regex(pattern: str) -> _Rule:
 
 
 def _schema(schema: Mapping[str, Any]) -> _Rule:
-    """Check that the answer is JSON valid for a schema; a Markdown code fence is removed. Raises
-    `ConfigError` if the schema is not a valid JSON Schema, `MissingExtraError` if the extra is not
-    installed."""
+    """Create a verifier that validates the answer against a JSON schema; a Markdown code fence is
+    removed. Raises `ConfigError` if the schema is invalid and `MissingExtraError` if the extra is
+    not installed."""
     validator = schema_validator(schema, "the verifier")
 
     def check(work: Subtask, answer: WorkerAnswer) -> Verification:
@@ -163,7 +163,7 @@ _UNSEEN = (
 
 @dataclass(frozen=True)
 class _Judge:
-    """Checks with another model over HTTP if the result does what the subtask asks.
+    """Verifier that asks another model over HTTP to judge the result of a subtask.
 
     Prices are in USD per million tokens; `key_env` is the environment variable with the API key. A
     verdict takes one request, which is retried only after transient errors without cost, so a
@@ -181,7 +181,7 @@ class _Judge:
     max_tokens: Count = 1024
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` if a price, the URL or the key is invalid."""
+        """Validate the settings. Raises `ConfigError` if a price, the URL or the key is invalid."""
         self._pool()
 
     def _pool(self) -> OpenAIPool:
@@ -196,7 +196,7 @@ class _Judge:
         return OpenAIPool([worker], timeout=SECONDS)
 
     def bound(self, work: Subtask, answer: WorkerAnswer | None = None) -> float:
-        """Return an upper bound of the cost of a verdict in USD. Without an answer, its length is
+        """Return an upper bound of the verification cost in USD. Without an answer, its length is
         assumed to be `work.max_tokens` tokens of four characters."""
         output = "x" * (4 * work.max_tokens) if answer is None else answer.output
         if not output.strip() or len(output) > LONGEST:
@@ -205,7 +205,7 @@ class _Judge:
         return (read * self.price_in + self.max_tokens * self.price_out) / 1e6
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """Return the verdict, with its cost."""
+        """Verify an answer with the judge model; the verdict includes the cost."""
         if not answer.output.strip() or len(answer.output) > LONGEST:
             return Verification(False, "the answer is empty, or too long to be judged")
         user = Message("user", self._shown(work, answer.output))

@@ -30,7 +30,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def _select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return the ready events; advance the clock instead of waiting for a timer."""
+        """Return the ready events, and advance the clock instead of waiting for a timer."""
         if timeout is None:
             # Without timers, only another thread can wake the loop.
             return self._wait(None)
