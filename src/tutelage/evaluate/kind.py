@@ -111,8 +111,8 @@ class PolicyEvaluation(RunKind):
         if fields["python"]:
             raise RunError(
                 f"the run in {str(folder.path)!r} evaluates the Python agent {fields['target']!r}, "
-                "which only its program has; resume it there with Trainer(...).evaluate(agent, "
-                f"output_dir={str(folder.path)!r})"
+                "which exists only in its program; resume the run there with "
+                f"Trainer(...).evaluate(agent, output_dir={str(folder.path)!r})"
             )
         return cls(str(fields["target"]), asked)
 

@@ -72,8 +72,8 @@ def prepare_evaluation(
         file, _ = run[0].own_agent()
         if file is None:
             raise ConfigError(
-                f"the run in {str(run[0].path)!r} trained a Python agent, which only its program "
-                "has; call Trainer(...).evaluate(agent) there, or evaluate its policy with the "
+                f"the run in {str(run[0].path)!r} trained a Python agent, which exists only in its "
+                "program; call Trainer(...).evaluate(agent) there, or evaluate the policy with the "
                 f"built-in agent: tutelage eval {run[0].policy} --test FILE --reward NAME"
             )
         own = str(file)
@@ -102,7 +102,7 @@ def prepare_evaluation(
         name = next((reward for reward, by in usual.items() if by is not None), None)
     if not name:
         raise ConfigError(
-            f"{target!r} is no run, so it has no reward; pass one with --reward NAME or --reward "
+            f"{target!r} is not a run and has no reward; pass one with --reward NAME or --reward "
             "FILE.py:function"
         )
     if run is not None and asked.reward is None:

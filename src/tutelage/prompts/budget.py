@@ -83,7 +83,7 @@ class SearchBudget:
     def reserve(self, worst: Spend) -> None:
         """Reserve the full amount. Raises `BudgetExceeded` if it exceeds a limit."""
         if name := self.exceeded(worst):
-            raise BudgetExceeded(f"the budget of {name} is spent; raise it to continue the search")
+            raise BudgetExceeded(f"the budget for {name} is exhausted; increase it to continue")
         self._reserved = self._reserved + worst
 
     def settle(self, worst: Spend, actual: Spend) -> None:
@@ -97,4 +97,4 @@ class SearchBudget:
         self._idle = self._idle + 1 if self.spent.rollouts == self._at_round else 0
         self._at_round = self.spent.rollouts
         if self._idle >= IDLE_ROUNDS:
-            raise BudgetExceeded("the last rounds had nothing new to play")
+            raise BudgetExceeded("the last rounds produced no new rollouts")

@@ -462,8 +462,8 @@ def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> SearchPlan
     least = bisect_left(range(MOST_ROLLOUTS), LEAST_PROPOSALS, key=fit)
     if rollouts < least:
         raise ConfigError(
-            f"the budget of {rollouts} rollouts is enough for {fit(rollouts)} proposals of "
-            f"{algorithm.name}, fewer than {LEAST_PROPOSALS}; raise it to at least {least} "
+            f"the budget of {rollouts} rollouts allows only {fit(rollouts)} proposals of "
+            f"{algorithm.name}, fewer than {LEAST_PROPOSALS}; increase it to at least {least} "
             f"rollouts, or use fewer than {val} validation tasks"
         )
     calls = (limits.optimiser_calls or 0) if algorithm.needs_optimiser else 0

@@ -68,7 +68,7 @@ class Success:
             known = ", ".join(map(repr, reward.parts)) or "none"
             raise RewardError(
                 f"reward.success={self.part!r} is not a part of the reward of {where}; its parts "
-                f"are: {known}. Return it beside 'reward', or use another part"
+                f"are: {known}. Return it in addition to 'reward', or use another part"
             )
         return reward.parts[self.part] >= self.least
 

@@ -190,10 +190,10 @@ class WorkConfig(PlanningConfig):
             return None
         data: Any = read_json(path)
         if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
-            raise DataError(f"{str(path)!r} must map types, and 'default', to verifiers")
+            raise DataError(f"{str(path)!r} must map subtask types or 'default' to verifiers")
         rows = cast("dict[str, JSON]", data)
         if not pool.mock and any(row.get("kind") == "known" for row in rows.values()):
-            raise ConfigError(f"{str(path)!r}: 'known' needs simulated workers (--pool)")
+            raise ConfigError(f"{str(path)!r}: the verifier 'known' requires --pool simulated")
         made = {kind: make_verifier(row, f"{path}: {kind!r}") for kind, row in rows.items()}
         default = made.pop("default", Verifiers.of_pool(mock=pool.mock).default)
         return Verifiers(default, made)

@@ -179,8 +179,8 @@ class Executor:
         least, node = min(firsts, default=(0.0, 0))
         if budget is not None and budget.limit is not None and least > budget.limit:
             raise ConfigError(
-                f"budget too small: {budget.limit!r} USD, but the cheapest first step, node {node} "
-                f"({plan.nodes[node].tool!r}), may cost {least:.6f}; raise --budget"
+                f"the budget of {budget.limit!r} USD is too small: the cheapest first step (node "
+                f"{node}, {plan.nodes[node].tool!r}) may cost {least:.6f}; raise --budget"
             )
         able = [w for w in range(len(pool.workers)) if all(mask[w] for mask in masks)]
         if able:

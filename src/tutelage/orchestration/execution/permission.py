@@ -55,9 +55,9 @@ class Permission:
         words, ask = _DOUBTS[doubt], self._ask
         if ask is None and doubt == "again":
             raise RunError(
-                f"{tool.name}: a killed run may have made this call already, and there is no "
-                "terminal to ask at; check whether it was made, then resume at a terminal and "
-                "answer `done` if it was"
+                f"{tool.name}: a killed run may already have made this call, and no terminal is "
+                "available to confirm it; check whether the call was made, then resume in a "
+                "terminal and answer `done` if it was"
             )
         if ask is None:
             remedy = (

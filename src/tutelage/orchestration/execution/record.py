@@ -417,8 +417,8 @@ class ExecutionJournal:
             # The planner calls may differ, because another process plans again.
             if events and read_plan(events[0]["plan"]) != read_plan(first["plan"]):
                 raise RunError(
-                    f"{str(self.store.where)!r} already has this execution with another plan; use "
-                    "another name or file for each execution"
+                    f"{str(self.store.where)!r} already contains this execution with another plan; "
+                    "use a separate name or file for each execution"
                 )
             self.state = fold(events or [first], seeds)
         except BaseException:

@@ -50,7 +50,7 @@ class ExecutionRun(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """Raise `RunError`: an execution is resumed by its command, which builds the system."""
-        raise RunError(f"resume an execution with its command: {resume_command(folder.path)}")
+        raise RunError(f"resume the execution with its command: {resume_command(folder.path)}")
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Return fingerprints of the workers and tools; the plan itself is stored in the folder."""

@@ -122,8 +122,7 @@ def _regex(pattern: str) -> _Rule:
     try:
         re.compile(pattern, re.DOTALL)
     except re.error as error:
-        message = f"invalid regular expression {pattern!r} of a verifier: {error}"
-        raise ConfigError(message) from error
+        raise ConfigError(f"invalid regular expression {pattern!r}: {error}") from error
 
     async def check(work: Subtask, answer: WorkerAnswer) -> Verification:
         # Mock answers are searched synchronously: a virtual clock advances during an `await`.

@@ -72,7 +72,7 @@ def read_workers(path: str | Path) -> tuple[Worker, ...]:
     data: Any = read_json(path)
     rows: Any = data.get("workers") if isinstance(data, dict) else data
     if not isinstance(rows, list):
-        raise DataError(f"{str(path)!r} must be a list of workers, or have a list 'workers'")
+        raise DataError(f"{str(path)!r} must contain a list of workers, or a list under 'workers'")
     named = enumerate(cast("list[Any]", rows))
     return check_workers([worker_from(row, f"{str(path)!r}, worker {i}") for i, row in named])
 

@@ -45,8 +45,8 @@ class ToolPool:
         for tool in tools.values():
             if tool.environment is not None:
                 raise ConfigError(
-                    f"the tool {tool.name!r} belongs to a class created per rollout; a plan needs "
-                    "functions (FILE.py, FILE.py:name) or servers (mcp:COMMAND)"
+                    f"the tool {tool.name!r} belongs to a class that is created per rollout; use "
+                    "functions (FILE.py, FILE.py:name) or servers (mcp:COMMAND) in a plan"
                 )
         self.tools, self._permit = dict(tools), permit or Permission()
         self.workers = tuple(Worker(name, (name,), tool=True) for name in tools)
