@@ -176,11 +176,11 @@ def compare(
     )
 
 
-def _get_measure(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None) -> Measure | None:
-    """Return the measure to show for a run: `wanted`, else the first measure common to all runs,
+def _get_measure(run: RunFacts, runs: Sequence[RunFacts], key: Measure | None) -> Measure | None:
+    """Return the measure to show for a run: `key`, else the first measure common to all runs,
     else the run's first measure."""
-    if wanted is not None:
-        return wanted if wanted in run.measured else None
+    if key is not None:
+        return key if key in run.measured else None
     has: list[Measure] = [name for name in MEASURES if name in run.measured]
     measured = [one.measured for one in runs if one.measured]
     common: list[Measure] = [name for name in has if all(name in some for some in measured)]

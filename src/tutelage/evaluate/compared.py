@@ -94,7 +94,7 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
 
 
 def _score_tasks(
-    grades: Sequence[Grade], figures: Figures, rule: Success | None, defined: bool
+    grades: Sequence[Grade], figures: Figures, rule: Success | None, has_success: bool
 ) -> TaskScores:
     """Compute the scores of one test by task, without rollouts lost to infrastructure failures."""
     by_task: defaultdict[str, list[tuple[float, bool]]] = defaultdict(list)
@@ -115,7 +115,7 @@ def _score_tasks(
     tasks = {
         key: TaskScore(
             sum(reward for reward, _ in pairs) / len(pairs),
-            sum(right for _, right in pairs) / len(pairs) if defined else None,
+            sum(right for _, right in pairs) / len(pairs) if has_success else None,
         )
         for key, pairs in by_task.items()
     }

@@ -121,14 +121,14 @@ class EvaluatedAgent:
         """
         limits = replace(self.limits, run_id=run_id)
 
-        def engine_of(policy: Policy, at_once: int, schedule: Schedule) -> EngineDriver:
-            slots, length = max(1, min(_SLOTS, at_once)), self.max_length
+        def build_engine(policy: Policy, concurrency: int, schedule: Schedule) -> EngineDriver:
+            slots, length = max(1, min(_SLOTS, concurrency)), self.max_length
             return make_engine(
                 policy, slots=slots, max_length=length, invariant=True, schedule=schedule
             )
 
         if isinstance(self.agent, LoopAgent) and not self.servers:
-            engine = engine_of(self.policy, len(specs), "deterministic")
+            engine = build_engine(self.policy, len(specs), "deterministic")
             models = EngineModelProvider(engine, self.policy.codec)
             runner = Runner(self.agent, models, limits, reward=grader, environment=self.environment)
             await runner.run(specs, lambda r: on_done(r, recorded_cost(r)))
@@ -148,17 +148,17 @@ class EvaluatedAgent:
             remote=servers,
         )
         policies = {id(policy): policy for policy in self.policies.values()}
-        engines = {key: engine_of(p, self.runners, "free") for key, p in policies.items()}
+        engines = {key: build_engine(p, self.runners, "free") for key, p in policies.items()}
         sources = {
             name: PolicySource(engines[id(policy)], policy.codec, self.sampling, None)
             for name, policy in self.policies.items()
         }
         gate = asyncio.Semaphore(self.runners)
 
-        async def one(spec: RolloutSpec) -> None:
+        async def play_spec(spec: RolloutSpec) -> None:
             meter = UsageMeter(CallLimits(self.max_calls, UNBOUNDED, self.server_tokens))
 
-            def metered(name: str, seeds: SeedTree) -> ChatClient:
+            def make_client(name: str, seeds: SeedTree) -> ChatClient:
                 seeded = seeds.child("seed") if self.sampling.temperature > 0 else None
                 return MeteredClient(servers(name, seeds), meter, prices[name], seeded)
 
@@ -168,7 +168,7 @@ class EvaluatedAgent:
                     replace(limits, attempts=1),
                     max_tokens=self.sampling.max_tokens,
                     remote_max_tokens=self.server_tokens,
-                    remote=metered,
+                    remote=make_client,
                     reward=grader,
                     on_spans=lambda rollout, spans: on_spans(limits.run_id, spans),
                     on_traces=partial(ingest_traces, on_spans, limits.run_id),
@@ -185,7 +185,7 @@ class EvaluatedAgent:
         try:
             async with manager, asyncio.TaskGroup() as group:
                 for spec in specs:
-                    group.create_task(one(spec))
+                    group.create_task(play_spec(spec))
         except* FailureBudgetError as stopped:
             raise stopped.exceptions[0] from None
 
@@ -200,7 +200,7 @@ def recorded_cost(rollout: Rollout) -> Cost:
 def custom_agent(
     agent: Agent,
     resources: Mapping[str, Any],
-    asked: EvaluationConfig,
+    options: EvaluationConfig,
     load: Callable[[Mapping[str, Any], Sequence[str]], Mapping[str, Policy]],
     *,
     urls: Mapping[str, str],
@@ -221,7 +221,7 @@ def custom_agent(
         if not isinstance(llm, LLM):
             continue
         if llm.temperature is None:
-            values[name] = replace(llm, temperature=asked.sampled_at)
+            values[name] = replace(llm, temperature=options.sampled_at)
         if llm.tokenizer_only:
             continue
         url = llm.endpoint or urls.get(name) or urls.get(llm.name)
@@ -235,14 +235,14 @@ def custom_agent(
     agent.check([*values])
     policies = load(values, here) if here else {}
     on_gpu = any(policy.device.type != "cpu" for policy in policies.values())
-    most = asked.max_tokens or (2_000 if on_gpu else CPU_REPLY_TOKENS)
+    most = options.max_tokens or (2_000 if on_gpu else CPU_REPLY_TOKENS)
     return EvaluatedAgent(
         agent=agent,
-        sampling=Sampling(asked.sampled_at, max_tokens=most),
+        sampling=Sampling(options.sampled_at, max_tokens=most),
         resources=NamedResources(values),
         policies=policies,
         servers=servers,
-        server_tokens=asked.max_tokens or UNBOUNDED,
-        max_calls=asked.max_turns or 16,
-        limits=RunnerSettings("", timeout=asked.timeout),
+        server_tokens=options.max_tokens or UNBOUNDED,
+        max_calls=options.max_turns or 16,
+        limits=RunnerSettings("", timeout=options.timeout),
     )

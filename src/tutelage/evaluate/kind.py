@@ -248,7 +248,7 @@ class PolicyEvaluation(RunKind):
         ids = [spec.seeds.id("roll", run.id) for spec in specs]
         left = [spec for spec, id in zip(specs, ids, strict=True) if id not in rollouts]
 
-        def keep(rollout: Rollout, cost: Cost) -> None:
+        def save(rollout: Rollout, cost: Cost) -> None:
             rollouts[rollout.id], self._costs[rollout.id] = rollout, cost
             progress.evaluation(LABEL, len(rollouts), len(specs))
             if ready.evaluated_agent.servers:
@@ -260,15 +260,15 @@ class PolicyEvaluation(RunKind):
                 check_text_is_graded(rollout, ready.grader)
 
         progress.evaluation(LABEL, len(rollouts), len(specs))
-        await ready.evaluated_agent.play(left, ready.grader, run.id, keep, run.writer.submit_spans)
+        await ready.evaluated_agent.play(left, ready.grader, run.id, save, run.writer.submit_spans)
         played = [rollouts[id] for id in ids]
         evaluation = self.add_up(played, progress)
         if evaluation.ungraded:
-            again = "Fix it, then run the command again"
+            remedy = "Fix it, then run the command again"
             if self.kept:
-                again = f"Fix it, then continue with: {resume_command(run.folder.path)} "
-                again += "--allow-changes"
-            raise FailureBudgetError(f"no rollout could be graded: {evaluation.ungraded}. {again}")
+                remedy = f"Fix it, then continue with: {resume_command(run.folder.path)} "
+                remedy += "--allow-changes"
+            raise FailureBudgetError(f"no rollout could be graded: {evaluation.ungraded}. {remedy}")
         run.log({"phase": LABEL, "step": 0, **rollout_metrics(played)})
         self._result = {
             "status": FINISHED,
@@ -287,10 +287,10 @@ class PolicyEvaluation(RunKind):
             "wall_seconds": time.monotonic() - self._began,
         }
 
-    def add_up(self, played: Sequence[Rollout], progress: Progress) -> Evaluation:
+    def add_up(self, rollouts: Sequence[Rollout], progress: Progress) -> Evaluation:
         """Summarize the rollouts of all tasks, and count the tasks that were used in training."""
         ready, seen = self.ready, None
-        evaluation = summarise(played, Success.of(ready.success))
+        evaluation = summarise(rollouts, Success.of(ready.success))
         acts = ready.evaluated_agent.environment is not None
         if ready.run is not None and (ready.grader is not None or acts):
             folder, config = ready.run
@@ -310,7 +310,7 @@ class PolicyEvaluation(RunKind):
                     "unknown whether these tasks were trained on: the training files are missing"
                 )
         repeated = len(ready.tasks) - len(group_equal(ready.tasks, hash_task))
-        costs = (self._costs.get(rollout.id) or recorded_cost(rollout) for rollout in played)
+        costs = (self._costs.get(rollout.id) or recorded_cost(rollout) for rollout in rollouts)
         return replace(evaluation, in_training=seen, repeated=repeated, cost=sum(costs, Cost()))
 
     def result(self, status: str) -> JSON | None:
@@ -345,5 +345,5 @@ def load_evaluation(folder: RunFolder) -> Evaluation:
     return replace(evaluation, in_training=seen, repeated=repeated, cost=cost)
 
 
-def _get_measure(asked: EvaluationConfig) -> Measure:
-    return "greedy" if asked.sampled_at == 0 else "sampled"
+def _get_measure(config: EvaluationConfig) -> Measure:
+    return "greedy" if config.sampled_at == 0 else "sampled"

@@ -50,7 +50,7 @@ class ToolAgent(Agent):
         await agent.play(task, session, resources)
 
 
-def read_components(resources: NamedResources, named: Sequence[str]) -> dict[str, str]:
+def read_components(resources: NamedResources, names: Sequence[str]) -> dict[str, str]:
     """Return the texts that a search optimizes: those of the named resources, or of all prompt
     templates by default.
 
@@ -58,7 +58,7 @@ def read_components(resources: NamedResources, named: Sequence[str]) -> dict[str
     """
     values: dict[str, str] = {}
     for name, value in resources.items():
-        if name in named or (isinstance(value, PromptTemplate) and not named):
+        if name in names or (isinstance(value, PromptTemplate) and not names):
             text = resource_text(value)
             if text is None:
                 raise ConfigError(
@@ -66,7 +66,7 @@ def read_components(resources: NamedResources, named: Sequence[str]) -> dict[str
                     "optimize; pass a PromptTemplate, a string or a Tool"
                 )
             values[name] = text
-    for name in named:
+    for name in names:
         if name not in resources:
             near = hint(name, resources) or "."
             known = ", ".join(map(repr, resources)) or "none"

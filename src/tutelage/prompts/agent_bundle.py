@@ -36,7 +36,7 @@ def agent_resources(
     agent = agent_spec.agent
     values = {**agent.own_resources(), **agent_spec.resources}
     if not any(isinstance(v, LLM) for v in values.values()) and needs_model(agent, values):
-        named = POLICY if task is None or _brings_model(agent_spec, config) else task.model
+        named = POLICY if task is None or _has_own_model(agent_spec, config) else task.model
         values = {POLICY: LLM(named, temperature=config.temperature), **values}
     return NamedResources(values)
 
@@ -49,7 +49,7 @@ def build_agent_bundle(
     prices: Mapping[str, Price],
 ) -> AgentBundle:
     """Combine an agent with its models, one of which may be loaded in this process."""
-    own, urls = _brings_model(agent_spec, config), agent_spec.urls
+    own, urls = _has_own_model(agent_spec, config), agent_spec.urls
     llms = {n: v for n, v in resources.items() if isinstance(v, LLM) and not v.tokenizer_only}
     endpoints: dict[str, Endpoint] = {}
     for name, llm in llms.items():
@@ -108,6 +108,6 @@ def call_limits(config: PromptConfig, builtin: bool) -> CallLimits:
     )
 
 
-def _brings_model(agent_spec: AgentSpec, config: PromptConfig) -> bool:
+def _has_own_model(agent_spec: AgentSpec, config: PromptConfig) -> bool:
     """Return True if a model was passed or named; it then replaces the endpoint's model."""
     return agent_spec.policy is not None or config.model is not None

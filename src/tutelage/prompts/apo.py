@@ -78,11 +78,11 @@ class APO:
                 candidate.decide("accepted", f"in the beam after iteration {number + 1}")
             state.end_round()
 
-    async def _propose(self, state: SearchState, played: Played, number: int) -> list[Candidate]:
+    async def _propose(self, state: SearchState, scores: Played, number: int) -> list[Candidate]:
         """Propose edits for the prompts of the beam, based on critiques of their failures.
         Components are edited in turn."""
         name = state.names[number % len(state.names)]
-        faulty = [(c, s) for c, s in played if s.mendable]
+        faulty = [(c, s) for c, s in scores if s.mendable]
         calls = len(faulty) * (1 + self.branches)
         if self.trials and state.calls_left(calls) < calls:
             return []  # what is known already can still be sorted out

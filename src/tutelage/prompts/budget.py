@@ -71,24 +71,24 @@ class SearchBudget:
         """Return the cost of one optimiser call with the given usage; retries are not counted."""
         return Spend(optimiser_calls=1, tokens=usage.tokens, dollars=usage.dollars)
 
-    def exceeded(self, worst: Spend) -> str:
+    def exceeded(self, amount: Spend) -> str:
         """Return the name of a limit that adding the amount would exceed, or an empty string."""
-        wanted = self.spent + self._reserved + worst
-        for name, amount in wanted.to_dict().items():
-            limit, asked = getattr(self.limits, name, None), getattr(worst, name)
-            if limit is not None and asked > 0 and amount > limit * (1 + _SLACK):
+        wanted = self.spent + self._reserved + amount
+        for name, total in wanted.to_dict().items():
+            limit, asked = getattr(self.limits, name, None), getattr(amount, name)
+            if limit is not None and asked > 0 and total > limit * (1 + _SLACK):
                 return name
         return ""
 
-    def reserve(self, worst: Spend) -> None:
+    def reserve(self, amount: Spend) -> None:
         """Reserve the full amount. Raises `BudgetExceeded` if it exceeds a limit."""
-        if name := self.exceeded(worst):
+        if name := self.exceeded(amount):
             raise BudgetExceeded(f"the budget for {name} is exhausted; increase it to continue")
-        self._reserved = self._reserved + worst
+        self._reserved = self._reserved + amount
 
-    def settle(self, worst: Spend, actual: Spend) -> None:
+    def settle(self, reserved: Spend, actual: Spend) -> None:
         """Replace a reservation with the actual amount."""
-        self._reserved = self._reserved - worst
+        self._reserved = self._reserved - reserved
         self.spent = self.spent + actual
 
     def end_round(self) -> None:

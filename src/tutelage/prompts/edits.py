@@ -29,11 +29,11 @@ _PROMPT = re.compile(r"<prompt>\n?(.*?)\n?</prompt>", re.DOTALL)
 
 
 class RejectedEdit(Exception):
-    """Raised for an unsafe edit; `law` names the violated rule, `reason` is a sentence."""
+    """Raised for an unsafe edit; `rule` names the violated rule, `reason` is a sentence."""
 
-    def __init__(self, law: str, reason: str) -> None:
-        super().__init__(law, reason)
-        self.law = law
+    def __init__(self, rule: str, reason: str) -> None:
+        super().__init__(rule, reason)
+        self.rule = rule
         self.reason = reason
 
 
@@ -95,10 +95,10 @@ def _ngrams(text: str, size: int) -> Iterable[tuple[str, ...]]:
     return (tuple(words[i : i + size]) for i in range(len(words) - size + 1))
 
 
-def question_text(task: Task, between: str = " ") -> str:
+def question_text(task: Task, separator: str = " ") -> str:
     """Return the question of a task as text, or an empty string if it has no chat messages."""
     try:
-        return between.join(m.content or "" for m in task.messages())
+        return separator.join(m.content or "" for m in task.messages())
     except (KeyError, TypeError, ValueError):
         return ""
 

@@ -125,9 +125,9 @@ class CandidateScore:
         pairs = zip(self.items, self.episodes, strict=True)
         return [(item, episode) for item, episode in pairs if not episode.lost]
 
-    def worst(self, most: int) -> list[tuple[EvaluationItem, Episode]]:
-        """Return up to `most` judged episodes with the lowest rewards, with their items."""
-        return sorted(self.evidence, key=lambda pair: pair[1].value)[:most]
+    def worst(self, count: int) -> list[tuple[EvaluationItem, Episode]]:
+        """Return up to `count` judged episodes with the lowest rewards, with their items."""
+        return sorted(self.evidence, key=lambda pair: pair[1].value)[:count]
 
     @property
     def reward(self) -> float:
@@ -159,12 +159,12 @@ class CandidateScore:
 
 
 def judged_pairs(
-    ours: Iterable[float | None], theirs: Iterable[float | None]
+    first: Iterable[float | None], second: Iterable[float | None]
 ) -> tuple[list[float], list[float]]:
     """Return both sequences of rewards, without pairs in which a rollout was lost."""
-    pairs = zip(ours, theirs, strict=True)
-    both = [(one, two) for one, two in pairs if one is not None and two is not None]
-    return [one for one, _ in both], [two for _, two in both]
+    pairs = zip(first, second, strict=True)
+    kept = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return [a for a, _ in kept], [b for _, b in kept]
 
 
 def cache_key(components: Components, item: EvaluationItem, fingerprint: str) -> str:

@@ -69,10 +69,10 @@ async def run_holdout_test(
     best: Components,
     tasks: Sequence[Task],
     seeds: SeedTree,
-    looks: int = 1,
+    number: int = 1,
 ) -> HoldoutResult:
-    """Evaluate both prompts on all test tasks and compare them in pairs; `looks` includes this
-    test. Raises `EngineError` if more than 1 % of the rollouts of a prompt were lost; a resume
+    """Evaluate both prompts on all test tasks and compare them in pairs; `number` is the number of
+    this test. Raises `EngineError` if more than 1 % of the rollouts of a prompt were lost; a resume
     repeats them."""
     samples = evaluator.settings.samples
     items = [EvaluationItem(Mode.TEST, task, sample) for task in tasks for sample in range(samples)]
@@ -87,11 +87,11 @@ async def run_holdout_test(
                 "judged, too few for a verdict; the others failed because of infrastructure, the "
                 f"first with {score.first_loss!r}; fix it, then resume"
             )
-    return compare_scores(before, after, samples, seeds, looks)
+    return compare_scores(before, after, samples, seeds, number)
 
 
 def compare_scores(
-    before: CandidateScore, after: CandidateScore, samples: int, seeds: SeedTree, looks: int = 1
+    before: CandidateScore, after: CandidateScore, samples: int, seeds: SeedTree, number: int = 1
 ) -> HoldoutResult:
     """Compare two scores over the same items, averaged over the samples of each task. Lost rollouts
     are ignored, and so are tasks that have no judged rollout on one side."""
@@ -125,7 +125,7 @@ def compare_scores(
         seed_exact=sum(exact_a) / len(a) if defined else None,
         best_exact=sum(exact_b) / len(b) if defined else None,
         p_value=sign_test(reward.wins, reward.losses),
-        looks=looks,
+        looks=number,
         seed_sums=_sum_outcomes(before, kind),
         best_sums=_sum_outcomes(after, kind),
     )

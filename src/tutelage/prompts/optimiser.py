@@ -55,12 +55,12 @@ class _ReplyOutcome:
         """Return the problem with its type, for the lineage."""
         return f"{'unanswered' if self.unanswered else 'malformed'}: {self.problem}"
 
-    def read(self, reader: Callable[[str], str]) -> _ReplyOutcome:
-        """Parse the text with `reader`; a `RejectedEdit` becomes the problem."""
+    def read(self, parser: Callable[[str], str]) -> _ReplyOutcome:
+        """Parse the text with `parser`; a `RejectedEdit` becomes the problem."""
         if self.problem:
             return self
         try:
-            return replace(self, text=reader(self.text))
+            return replace(self, text=parser(self.text))
         except RejectedEdit as rejected:
             return replace(self, text="", problem=rejected.reason)
 
@@ -72,9 +72,9 @@ class Optimiser:
         self._ask, self._budget, self._journal = ask, budget, journal
 
     async def read(
-        self, requests: Sequence[OptimiserRequest], reader: Callable[[str], str]
+        self, requests: Sequence[OptimiserRequest], parser: Callable[[str], str]
     ) -> list[_ReplyOutcome]:
-        """Send all requests and parse each reply. A request is repeated once if `reader` raises
+        """Send all requests and parse each reply. A request is repeated once if `parser` raises
         `RejectedEdit`.
 
         Raises `BudgetExceeded` before a request that does not fit, `EngineError` if the endpoint
@@ -87,7 +87,7 @@ class Optimiser:
                 f"the optimiser LLM ({requests[0].role}) does not answer: {first[0].problem}; "
                 "fix it, then resume"
             )
-        outcomes = [reply.read(reader) for reply in first]
+        outcomes = [reply.read(parser) for reply in first]
         again = [i for i, read in enumerate(outcomes) if read.problem and not first[i].problem]
         repairs: list[OptimiserRequest] = []
         for i in again:
@@ -96,7 +96,7 @@ class Optimiser:
             repairs.append(OptimiserRequest(asked.role, messages, key))
         for i, reply in zip(again, await self._send(repairs), strict=True):
             cost = outcomes[i].cost + reply.cost
-            outcomes[i] = replace(reply.read(reader), cost=cost, unanswered=False)
+            outcomes[i] = replace(reply.read(parser), cost=cost, unanswered=False)
         return outcomes
 
     async def _send(self, requests: Sequence[OptimiserRequest]) -> list[_ReplyOutcome]:

@@ -129,13 +129,13 @@ class CandidateRunner(RolloutManager):
         meter = UsageMeter(bundle.caps)
         sessions: list[RolloutSession] = []
 
-        def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
+        def store_rollout(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
             if run is not None:
                 run.writer.submit_spans(run.id, spans)
                 run.writer.submit([rollout])
             self._on_rollout(rollout)
 
-        def metered(name: str, seeds: SeedTree) -> ChatClient:
+        def make_client(name: str, seeds: SeedTree) -> ChatClient:
             seeded = seeds.child("seed") if bundle.sampling.temperature > 0 else None
             client = self._servers(name, seeds)
             return MeteredClient(client, meter, bundle.prices.get(name), seeded)
@@ -153,9 +153,9 @@ class CandidateRunner(RolloutManager):
             self._settings,
             max_tokens=bundle.sampling.max_tokens,
             resources=with_components(self.resources, components),
-            remote=metered,
+            remote=make_client,
             reward=bundle.spec.reward,
-            on_spans=keep,
+            on_spans=store_rollout,
             on_session=sessions.append,
             on_traces=self._traces,
             environment=bundle.spec.environment,

@@ -49,8 +49,8 @@ class Reflect:
     async def search(self, state: SearchState) -> None:
         """Run the search; see `Algorithm`."""
         size, tried = min(self.minibatch, len(state.train)), set[tuple[str, ...]]()
-        one_pass = len(state.train) // size
-        for number, rng, parent, tasks in draw_steps(state, self.rounds, size, one_pass):
+        pass_size = len(state.train) // size
+        for number, rng, parent, tasks in draw_steps(state, self.rounds, size, pass_size):
             kept = await self._step(state, parent, tasks, number)
             if kept and len(state.names) > 1:
                 await merge(state, rng, tried)

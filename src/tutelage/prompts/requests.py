@@ -35,12 +35,12 @@ _PIECE = re.compile(r"\s*(?:\w+|[^\w\s])")
 Shown = Sequence[tuple[EvaluationItem, Episode]]
 
 
-def critique(component: str, text: str, shown: Shown) -> list[Message]:
+def critique(component: str, text: str, rollouts: Shown) -> list[Message]:
     """Return messages that request a critique of failed rollouts (the textual gradient)."""
     return _build_messages(
         "You find out why an AI agent fails. You give a short critique and no new prompt.",
         f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
-        f"The agent played these tasks:\n\n{_format_rollouts(shown)}\n\n"
+        f"The agent played these tasks:\n\n{_format_rollouts(rollouts)}\n\n"
         "Write a critique: what in the text, or missing from it, led to the bad rewards?",
     )
 
@@ -54,20 +54,20 @@ def edit(component: str, text: str, criticism: str, style: str) -> list[Message]
     )
 
 
-def reflect(component: str, text: str, shown: Shown) -> list[Message]:
+def reflect(component: str, text: str, rollouts: Shown) -> list[Message]:
     """Return messages that request a new text based on rollouts (GEPA's reflective mutation)."""
     return _build_messages(
         "You improve the instructions of an AI agent from what happened when it followed them.",
         f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
-        f"The agent played these tasks:\n\n{_format_rollouts(shown)}\n\n"
+        f"The agent played these tasks:\n\n{_format_rollouts(rollouts)}\n\n"
         f"Work out what the agent needs to be told, then write a new text. {_RULES}",
     )
 
 
-def repair(asked: Sequence[Message], reply: str, problem: str) -> list[Message]:
+def repair(messages: Sequence[Message], reply: str, problem: str) -> list[Message]:
     """Return messages that repeat a request and describe the problem of its reply."""
     return [
-        *asked,
+        *messages,
         Message("assistant", reply or "(nothing)"),
         Message("user", f"That cannot be used: {problem}. {_RULES}"),
     ]
@@ -89,12 +89,12 @@ def cut_middle(text: str, limit: int) -> str:
     return f"{''.join(pieces[:head])}\n[... {left_out} tokens left out ...]\n{end}"
 
 
-def _format_rollouts(shown: Shown) -> str:
+def _format_rollouts(rollouts: Shown) -> str:
     """Format the rollouts as text; each rollout gets an equal share of the request."""
-    share = min(TRACE_TOKENS, REQUEST_TOKENS // max(1, len(shown)))
+    share = min(TRACE_TOKENS, REQUEST_TOKENS // max(1, len(rollouts)))
     return "\n\n".join(
         f"<rollout>\n{cut_middle(_format_rollout(item, episode), share)}\n</rollout>"
-        for item, episode in shown
+        for item, episode in rollouts
     )
 
 

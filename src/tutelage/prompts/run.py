@@ -182,7 +182,7 @@ class PromptSearch(RunKind):
             )
         run.writer.flush()
         fields = write_outcome(run.folder, setup, result, journal.elapsed())
-        recorder.examine(ended=True)
+        recorder.check_health(ended=True)
         failed, lowest = config.failure_reward, recorder.lowest
         if lowest < failed:
             recorder.warn([low_reward_text("failure_reward", failed, lowest)])
@@ -278,7 +278,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     settings, seeds = setup.settings, SeedTree(setup.config.seed).child("prompt")
     budget = SearchBudget(replace(settings.limits, rollouts=None), settings.worst)
 
-    async def played() -> HoldoutResult:
+    async def play_test() -> HoldoutResult:
         journal, runners = SearchJournal(run.store, run.id), settings.runners
         async with CandidateRunner(setup.bundle, seeds, runners, lambda _: None, run) as play:
             evaluator = Evaluator(play, budget, journal, settings, "confirm")
@@ -291,7 +291,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
         opened(PromptSearch(setup).head, folder, progress) as run,
         record_outcome(run, lambda status: dict(finished) if status == FINISHED else None),
     ):
-        holdout = asyncio.run(played())
+        holdout = asyncio.run(play_test())
     fields = holdout.to_dict() | {"files": list(files)}
     finished["confirmations"] = [*looks, fields]
     write_json(folder.result, finished)
@@ -345,7 +345,7 @@ class _SearchRecorder(Observer):
         """Forward the progress to the search's observer."""
         self._inner.played(stage, done, total, spent)
 
-    def examine(self, *, ended: bool = False) -> None:
+    def check_health(self, *, ended: bool = False) -> None:
         """Record health findings for the rollouts since the last check."""
         run = shlex.quote(str(self._run.folder.path))
         if self._rollouts:
@@ -384,7 +384,7 @@ class _SearchRecorder(Observer):
             if len(self._rollouts) >= found.spent.rollouts:
                 seeds = [r for r in self._rollouts if r.label == self._rollouts[0].label]
                 self.warn(unused_template_warnings(seeds, self._resources))
-        self.examine()
+        self.check_health()
 
 
 @dataclass(frozen=True, slots=True)

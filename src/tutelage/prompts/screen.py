@@ -89,7 +89,7 @@ class Screen:
             await phrases.validate_best()
             await phrases.polish()
             waited = waited + 1 if phrases.best == before else 0
-            if phrases.polished_enough:
+            if phrases.is_polished:
                 return
             waves = [LATER * len(bank)]
 
@@ -119,20 +119,20 @@ class _ScreenState:
         self.picked[self.best.id] = ()
 
     @property
-    def polished_enough(self) -> bool:
+    def is_polished(self) -> bool:
         """Return True after the last polishing round, or if the best candidate is always right."""
         rounds, known = self.settings.rounds, self.state.validated.get(self.best.id)
         perfect = known is not None and known[1].exact == 1.0
         return perfect or (rounds is not None and self.polished >= rounds)
 
-    def text(self, picked: Sequence[int]) -> str:
+    def text(self, subset: Sequence[int]) -> str:
         """Return the seed prompt with the given phrases appended, one per line."""
         bank, seed = self.settings.bank, self.state.seed.components[self.component]
-        return "\n".join([seed, *(bank[i] for i in picked)])
+        return "\n".join([seed, *(bank[i] for i in subset)])
 
-    def propose(self, picked: Sequence[int], operation: str) -> list[Candidate]:
+    def propose(self, subset: Sequence[int], operation: str) -> list[Candidate]:
         """Propose the seed prompt with the given phrases; the list is empty if it is rejected."""
-        return self.state.propose([self.state.seed], {self.component: self.text(picked)}, operation)
+        return self.state.propose([self.state.seed], {self.component: self.text(subset)}, operation)
 
     async def play(self, trials: int) -> None:
         """Evaluate a wave of phrase subsets, each on one training task, and store the rewards."""
@@ -184,7 +184,7 @@ class _ScreenState:
         """Remove or add one phrase at a time while the reward improves. Additions are tried in
         groups of four, the most promising first."""
         skipped, left = 0, True
-        while left and not self.polished_enough:
+        while left and not self.is_polished:
             self.state.close_round()
             self.polished += 1
             self.best.decide("accepted", "best so far")
@@ -197,12 +197,12 @@ class _ScreenState:
             skipped = 0 if better else skipped + ADDED
             left = skipped < len(outside)
 
-    async def _validate(self, tried: Sequence[tuple[str, Sequence[int]]], mean: Floats) -> bool:
+    async def _validate(self, subsets: Sequence[tuple[str, Sequence[int]]], mean: Floats) -> bool:
         """Validate candidates for new subsets by successive halving, ordered by the regression.
         Return True if a candidate is better than the previous best."""
         made: list[Candidate] = []
-        for operation, picked in sorted(tried, key=lambda t: -_sum_effects(mean, t[1])):
-            chosen = tuple(sorted(picked))
+        for operation, subset in sorted(subsets, key=lambda t: -_sum_effects(mean, t[1])):
+            chosen = tuple(sorted(subset))
             new = self.propose(chosen, operation)
             self.picked.update((c.id, chosen) for c in new)
             made += new
@@ -234,10 +234,10 @@ def effects(
     return round_off(found[:phrases]), noise * inverse[:phrases, :phrases]
 
 
-def _sum_effects(mean: Floats, picked: Sequence[int]) -> float:
+def _sum_effects(mean: Floats, subset: Sequence[int]) -> float:
     """Return the sum of the effects of phrases, rounded so that it does not depend on their
     order."""
-    return round(sum(float(mean[i]) for i in picked), DIGITS)
+    return round(sum(float(mean[i]) for i in subset), DIGITS)
 
 
 def _select_best(values: Floats, size: int) -> _Subset:

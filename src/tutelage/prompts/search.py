@@ -116,10 +116,10 @@ class SearchState:
         self._base = self.seed
         """The leader at the beginning of the round."""
 
-    def calls_left(self, most: int) -> int:
-        """Return the number of optimiser calls that the budget allows, at most `most`."""
+    def calls_left(self, calls: int) -> int:
+        """Return the number of optimiser calls that the budget allows, at most `calls`."""
         limit = self.budget.limits.optimiser_calls
-        return most if limit is None else min(most, limit - self.budget.spent.optimiser_calls)
+        return calls if limit is None else min(calls, limit - self.budget.spent.optimiser_calls)
 
     # Proposals
 
@@ -144,7 +144,7 @@ class SearchState:
         if refused is None and content in self._proposed:
             refused = RejectedEdit("duplicate", "the same text was proposed before")
         if refused is not None:
-            candidate.decide("rejected", f"{refused.law}: {refused.reason}")
+            candidate.decide("rejected", f"{refused.rule}: {refused.reason}")
             return []
         self._proposed[content] = candidate
         return [candidate]
@@ -197,7 +197,7 @@ class SearchState:
                 candidate.decide("infra_error", reason)
                 candidate.scores.clear()
                 continue
-            self._learn(candidate.components, score)
+            self._update_model(candidate.components, score)
             if split is Mode.TRAIN:
                 self._trained[candidate.id] = score
             elif not first_sample:
@@ -208,7 +208,7 @@ class SearchState:
                     self.validated[candidate.id] = (candidate, score)
         return scores
 
-    def _learn(self, components: Components, score: CandidateScore) -> None:
+    def _update_model(self, components: Components, score: CandidateScore) -> None:
         """Add the rollouts of a score to the sentence model."""
         for item, episode in score.evidence:
             self.pool.note(components, f"{item.split}/{item.task.id}", episode.value)
@@ -250,7 +250,7 @@ class SearchState:
         for (number, (made, _)), score in zip(played.items(), scores, strict=True):
             if not score.infra_error:
                 rewards[number] = score.reward
-                self._learn(made, score)
+                self._update_model(made, score)
         return rewards
 
     def mean(self, candidate: Candidate, tasks: Sequence[Task] = ()) -> float:
@@ -334,9 +334,9 @@ class SearchState:
         )
 
 
-def rounds(most: int | None) -> Iterator[int]:
-    """Count rounds from 0, without an end if `most` is None."""
-    return iter(count() if most is None else range(most))
+def rounds(limit: int | None) -> Iterator[int]:
+    """Count rounds from 0, without an end if `limit` is None."""
+    return iter(count() if limit is None else range(limit))
 
 
 def _components_key(components: Components) -> tuple[tuple[str, str], ...]:

@@ -130,9 +130,9 @@ class SentenceModel:
         names = [sentence for name, sentence in place if name == component]
         return names, round_off(mean[mine]), covariance
 
-    def text(self, component: str, names: Sequence[str], worth: Vector) -> str:
+    def text(self, component: str, names: Sequence[str], effects: Vector) -> str:
         """Return the seed's text followed by the sentences with a positive effect, best first."""
-        ranked = [int(i) for i in np.argsort(-worth, kind="stable") if worth[i] > 0]
+        ranked = [int(i) for i in np.argsort(-effects, kind="stable") if effects[i] > 0]
         alike = sentence_similarity([(component, name) for name in names])
         kept: list[int] = []
         for i in ranked:

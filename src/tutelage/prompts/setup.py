@@ -112,11 +112,11 @@ def build_setup(
     agent_spec: AgentSpec | None = None,
     splits: Splits | None = None,
     algorithm: Algorithm | None = None,
-    handed: Mapping[str, Endpoint] = MappingProxyType({}),
+    optimisers: Mapping[str, Endpoint] = MappingProxyType({}),
 ) -> SearchSetup:
     """Build the setup of a search. A Python caller passes `agent_spec`, `splits`, `algorithm` and
-    `handed` (endpoints of the optimiser roles) as objects. Raises `ConfigError`."""
-    endpoints = read_endpoints(env) | dict(handed)
+    `optimisers` (endpoints of the optimiser roles) as objects. Raises `ConfigError`."""
+    endpoints = read_endpoints(env) | dict(optimisers)
     optimiser = {role: e for role, e in endpoints.items() if role in ("gradient", "edit")}
     python = agent_spec is not None
     prices = load_prices(config.prices, env)
@@ -155,7 +155,7 @@ def build_setup(
     asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
     unknown = [bundle.endpoints[n].model for n, p in bundle.prices.items() if p is None]
     unknown += [optimiser[role].model for role, p in role_prices.items() if p is None]
-    settings = _make_settings(config, bundle, WorstCase(_worst_rollout(bundle), asked))
+    settings = _make_settings(config, bundle, WorstCase(_max_rollout_usage(bundle), asked))
     facts = {"agent": agent_spec.agent.name}
     if factory is not None:
         facts["environment"] = factory.name
@@ -198,7 +198,7 @@ def build_trainer_setup(
     the training, validation and test tasks. Raises `ConfigError`."""
     # Agent and tasks are objects here, so no key names their files.
     config = resolve_prompt("math", (), {**keys, "algorithm": algorithm.name})
-    handed: dict[str, Endpoint] = {}
+    optimisers: dict[str, Endpoint] = {}
     env = environment()
     if optimiser is not None:
         if optimiser.endpoint is None:
@@ -208,7 +208,7 @@ def build_trainer_setup(
         url = check_url(optimiser.endpoint)
         model = optimiser.model or optimiser.name or env.get("OPENAI_MODEL") or DEFAULT_MODEL
         key = optimiser.api_key or api_key_of(env, "OPENAI_API_KEY")
-        handed = {role: Endpoint(role, url, model, key) for role in ("gradient", "edit")}
+        optimisers = {role: Endpoint(role, url, model, key) for role in ("gradient", "edit")}
     train, val, test = splits
     if (val is None) != (test is None) or (train is None and val is not None):
         raise ConfigError(
@@ -217,7 +217,7 @@ def build_trainer_setup(
         )
     given = None if train is None else limit_splits(train, val, test, config)
     return build_setup(
-        config, env, agent_spec=agent_spec, splits=given, algorithm=algorithm, handed=handed
+        config, env, agent_spec=agent_spec, splits=given, algorithm=algorithm, optimisers=optimisers
     )
 
 
@@ -279,7 +279,7 @@ def _make_settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) 
         {name: e.to_public_dict() for name, e in bundle.endpoints.items()},
         bundle.sampling,
         bundle.caps,
-        bundle.policy is None or _weights_hash(bundle.policy),
+        bundle.policy is None or _hash_weights(bundle.policy),
     )
     return Settings(
         fingerprint=repr(fingerprint),
@@ -297,7 +297,7 @@ def _make_settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) 
     )
 
 
-def _weights_hash(policy: Policy) -> str:
+def _hash_weights(policy: Policy) -> str:
     """Return a hash of a policy's chat template and of sampled values of every tensor."""
     digest = hashlib.blake2b(str(policy.codec.tokenizer.chat_template).encode(), digest_size=16)
     for _, tensor in sorted(policy.network.state().items()):
@@ -306,7 +306,7 @@ def _weights_hash(policy: Policy) -> str:
     return digest.hexdigest()
 
 
-def _worst_rollout(bundle: AgentBundle) -> Usage | None:
+def _max_rollout_usage(bundle: AgentBundle) -> Usage | None:
     """Return the maximum usage of a rollout, or None if it is unknown."""
     if bundle.roles.remote:
         known = [p for p in bundle.prices.values() if p is not None]

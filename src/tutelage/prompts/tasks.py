@@ -85,11 +85,11 @@ def split_dataset(tasks: Sequence[Task], seed: int) -> Splits:
 
 def draw_fresh_tasks(
     config: PromptConfig,
-    looked: int,
+    offset: int,
     files: Sequence[str] = (),
     environment: EnvironmentFactory | None = None,
 ) -> list[Task]:
-    """Return new test tasks: generated ones after the first `looked` tasks, or tasks from files."""
+    """Return new test tasks: generated ones after the first `offset` tasks, or tasks from files."""
     if files:
         return list(_load_files(files, config.agent is not None or environment is not None))
     if config.train or (config.recipe != "math" and environment is None):
@@ -97,15 +97,15 @@ def draw_fresh_tasks(
             "this run used your own tasks, so fresh test tasks must be passed too: --test FILE "
             "with tasks that were not tested yet"
         )
-    wider = {"test_size": looked + (config.test_size or TEST)}
-    return list(make_splits(config.model_copy(update=wider), environment).test[looked:])
+    wider = {"test_size": offset + (config.test_size or TEST)}
+    return list(make_splits(config.model_copy(update=wider), environment).test[offset:])
 
 
-def _load_files(paths: Sequence[str], own: bool) -> Sequence[Task]:
+def _load_files(paths: Sequence[str], is_custom: bool) -> Sequence[Task]:
     """Load tasks from files; the tasks of a custom agent need no question."""
-    read = Dataset[Any].recorded if own else Dataset[Any].load
+    read = Dataset[Any].recorded if is_custom else Dataset[Any].load
     tasks = [task for path in paths for task in read(Path(path))]
-    return Dataset[Any](tasks, input_required=not own)
+    return Dataset[Any](tasks, input_required=not is_custom)
 
 
 def write_tasks(folder: RunFolder, splits: Splits) -> None:

@@ -84,12 +84,12 @@ def mean_interval(values: Sequence[float], tasks: Sequence[str]) -> tuple[float,
     return mean - half, mean + half
 
 
-def shown_interval(ends: tuple[float, float] | None, tasks: int) -> tuple[float, float]:
+def shown_interval(interval: tuple[float, float] | None, tasks: int) -> tuple[float, float]:
     """Return the interval of a mean over independent tasks, or two NaN if it is undefined: for
     fewer than `LEAST` tasks, or for equal values, whose interval has width 0."""
-    if ends is None or tasks < LEAST or not has_interval(*ends):
+    if interval is None or tasks < LEAST or not has_interval(*interval):
         return nan, nan
-    return ends
+    return interval
 
 
 def has_interval(low: float | None, high: float | None) -> bool:
@@ -101,11 +101,11 @@ _STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2
 """Quantiles of Student's t at 97.5 % for 1 to 9 degrees of freedom."""
 
 
-def student_quantile(freedom: int) -> float:
+def student_quantile(degrees: int) -> float:
     """Return the 97.5 % quantile of Student's t distribution: from a table for fewer than 10
     degrees of freedom, else from the Cornish-Fisher expansion, accurate to five digits."""
-    if freedom <= len(_STUDENT):
-        return _STUDENT[freedom - 1]
+    if degrees <= len(_STUDENT):
+        return _STUDENT[degrees - 1]
     z = Z95
     terms = (
         (z**3 + z) / 4,
@@ -113,7 +113,7 @@ def student_quantile(freedom: int) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+    return z + sum(term / degrees**power for power, term in enumerate(terms, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +170,13 @@ class Verdict(StrEnum):
         return {"improved": 0, "no evidence": 3, "regressed": 4}[self.value]
 
 
-def judge_difference(found: Difference) -> Verdict:
+def judge_difference(difference: Difference) -> Verdict:
     """Return the verdict on a difference, by its interval or, for few tasks, the sign test."""
-    if found.wins + found.losses + found.ties < FEW:
-        sure = sign_test(found.wins, found.losses) < LEVEL
-        up, down = found.wins > found.losses, found.wins < found.losses
+    if difference.wins + difference.losses + difference.ties < FEW:
+        sure = sign_test(difference.wins, difference.losses) < LEVEL
+        up, down = difference.wins > difference.losses, difference.wins < difference.losses
     else:
-        sure, up, down = True, found.low > 0, found.high < 0
+        sure, up, down = True, difference.low > 0, difference.high < 0
     if sure and up:
         return Verdict.IMPROVED
     return Verdict.REGRESSED if sure and down else Verdict.NO_EVIDENCE

@@ -59,7 +59,7 @@ class Success:
         part, least = read_success(text)
         return Success(part, FULL if least is None else least - 1e-9)
 
-    def met(self, reward: Reward, where: str) -> bool:
+    def met(self, reward: Reward, location: str) -> bool:
         """Return True if the reward meets the criterion. Raises `RewardError` for a missing
         part."""
         if self.part is None:
@@ -67,8 +67,8 @@ class Success:
         if self.part not in reward.parts:
             known = ", ".join(map(repr, reward.parts)) or "none"
             raise RewardError(
-                f"reward.success={self.part!r} is not a part of the reward of {where}; its parts "
-                f"are: {known}. Return it in addition to 'reward', or use another part"
+                f"reward.success={self.part!r} is not a part of the reward of {location}; its "
+                f"parts are: {known}. Return it in addition to 'reward', or use another part"
             )
         return reward.parts[self.part] >= self.least
 
@@ -265,17 +265,17 @@ def _evaluate_rollouts(
     )
 
 
-def sum_outcomes(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
+def sum_outcomes(outcomes: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
     """Compute the counts and rates of rollout outcomes."""
-    judged = [j for j in some if j.reward is not None]
+    judged = [j for j in outcomes if j.reward is not None]
     rewards, tasks = [j.reward or 0.0 for j in judged], [j.task for j in judged]
     wins = [j.success for j in judged]
-    flag = not too_many_lost(len(judged), len(some))
+    flag = not too_many_lost(len(judged), len(outcomes))
     defined = flag and kind.has_success
-    lost = [j for j in some if j.reward is None]
+    lost = [j for j in outcomes if j.reward is None]
     return OutcomeSums(
-        rollouts=len(some),
-        tasks=len({j.task for j in some}),
+        rollouts=len(outcomes),
+        tasks=len({j.task for j in outcomes}),
         judged=len(judged),
         lost=dict(Counter(j.cause or "not ended" for j in lost).most_common()),
         failed=dict(Counter(j.cause for j in judged if j.cause is not None).most_common()),

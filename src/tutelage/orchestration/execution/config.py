@@ -151,10 +151,10 @@ class WorkConfig(PlanningConfig):
             named = types | {*tools.names}
             known = named | {tool_kind(name, catalog=tools) for name in named} | {"tool", *KINDS}
             known = known.union(*((w.name, *w.capabilities, *w.skills) for w in pool.workers))
-            if lost := [name for name in verifiers.by_type if name not in known]:
+            if unknown := [name for name in verifiers.by_type if name not in known]:
                 raise ConfigError(
-                    f"{str(self.verifiers)!r}: {lost[0]!r} is not a tool, a subtask type or a "
-                    f"kind{hint(lost[0], known)}"
+                    f"{str(self.verifiers)!r}: {unknown[0]!r} is not a tool, a subtask type or a "
+                    f"kind{hint(unknown[0], known)}"
                 )
         name = self.router
         if name in _ROUTERS:
@@ -162,8 +162,8 @@ class WorkConfig(PlanningConfig):
         elif name.startswith("cascade:"):
             order = [part.strip() for part in name.removeprefix("cascade:").split(",")]
             workers = [worker.name for worker in pool.workers]
-            if lost := [worker for worker in order if worker not in workers]:
-                raise ConfigError(f"unknown worker {lost[0]!r} in --router; use {workers!r}")
+            if unknown := [worker for worker in order if worker not in workers]:
+                raise ConfigError(f"unknown worker {unknown[0]!r} in --router; use {workers!r}")
             router = routing.cascade(order)
         elif Path(name).is_file():
             from tutelage.orchestration.routing.router import load_router

@@ -370,13 +370,13 @@ def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
             case _:
                 pass
     for index, step in open_steps.items():
-        _end_at_bounds(step, sent.get(index), judged.get(index), state.elapsed)
+        _end_unfinished(step, sent.get(index), judged.get(index), state.elapsed)
         state.steps[index] = step
     state.grow((), (), read_as(_CALLS, list(planning.values()), "requests"))
     return state
 
 
-def _end_at_bounds(step: NodeStep, request: Event | None, judged: float | None, now: float) -> None:
+def _end_unfinished(step: NodeStep, request: Event | None, bound: float | None, now: float) -> None:
     """End an unfinished step with the maximum cost of its request and of its verification."""
     if request is not None:
         error = WorkerError("cancelled", "the process ended while this was running")
@@ -388,9 +388,9 @@ def _end_at_bounds(step: NodeStep, request: Event | None, judged: float | None, 
                 arguments=request.get("arguments"),
             ),
         )
-    if judged is not None:
+    if bound is not None:
         reason = "the process ended while this was judged"
-        step.verdict = Verification(False, reason, checked=False, cost=judged)
+        step.verdict = Verification(False, reason, checked=False, cost=bound)
     step.ended, step.queued = now, now - step.started
 
 
@@ -404,12 +404,12 @@ class ExecutionJournal:
     manager and an observer of the executor; `state` is the state reached by earlier processes."""
 
     def __init__(
-        self, where: str | Path | Store, plan: Plan, seeds: SeedTree, run_id: str = ""
+        self, store: str | Path | Store, plan: Plan, seeds: SeedTree, run_id: str = ""
     ) -> None:
         """Open the journal in the store of a run, or in a separate event file. Raises `RunError` if
         the events belong to another plan and `StoreError` if the file is not a store."""
-        self.store = where if isinstance(where, Store) else open_store(where)
-        self._own, self._run_id, self._rollout = self.store is not where, run_id, seeds.id("roll")
+        self.store = store if isinstance(store, Store) else open_store(store)
+        self._own, self._run_id, self._rollout = self.store is not store, run_id, seeds.id("roll")
         first: Event = {"event": "plan", "seed": seeds.seed, "plan": plan_json(plan)}
         try:
             events = self.store.events(run_id, self._rollout)

@@ -71,7 +71,7 @@ from tutelage.types import (
 
 
 def stored_rollout(
-    place: SeedTree,
+    seeds: SeedTree,
     run_id: str,
     task: Task,
     label: str,
@@ -81,11 +81,11 @@ def stored_rollout(
     failure: Failure | None = None,
     **attempt: Any,
 ) -> Rollout:
-    """Create a rollout with a single attempt; its identifiers are derived from `place`."""
+    """Create a rollout with a single attempt; its identifiers are derived from `seeds`."""
     status = RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED
     stop = "answer" if failure is None else None
-    tried = Attempt(place.id("att"), 0, status, failure=failure, stop=stop, **attempt)
-    return Rollout(place.id("roll", run_id), run_id, task, mode, step, task.id, 0, (tried,), label)
+    tried = Attempt(seeds.id("att"), 0, status, failure=failure, stop=stop, **attempt)
+    return Rollout(seeds.id("roll", run_id), run_id, task, mode, step, task.id, 0, (tried,), label)
 
 
 def stored_call(
@@ -113,8 +113,8 @@ class ExecutionRecorder:
     preset: Preset = "normalized"
     label: str = "orchestrate"
 
-    def __call__(self, execution: Execution, sampling: Sampling, began: float, plan: float) -> None:
-        """Write an execution; `began` is its start in seconds since 1970, `plan` the planning time
+    def __call__(self, execution: Execution, sampling: Sampling, start: float, plan: float) -> None:
+        """Write an execution; `start` is its start in seconds since 1970, `plan` the planning time
         in seconds."""
         failure = None
         if not execution.success:
@@ -131,16 +131,16 @@ class ExecutionRecorder:
             self.run_id,
             Task(execution.id, {"instruction": execution.plan.instruction}),
             self.label,
-            calls=_calls(execution, sampling, began + plan),
+            calls=_make_calls(execution, sampling, start + plan),
             answer="\n\n".join(execution.answers.values()) or None,
             reward=execution.earned(self.preset) if judged else None,
             failure=failure,
             seconds=execution.wall_seconds + plan,
-            started=began,
+            started=start,
         )
         with deferred_signals():
             # Spans first: a collector joins the spans that exist when the rollout arrives.
-            self.writer.submit_spans(self.run_id, _spans(execution, rollout, began, plan))
+            self.writer.submit_spans(self.run_id, _spans(execution, rollout, start, plan))
             self.writer.submit([rollout])
 
 
@@ -154,7 +154,7 @@ def _planner_call_id(execution: Execution, index: int) -> str:
     return execution.seeds.child("planner", index).id("call")
 
 
-def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Call, ...]:
+def _make_calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Call, ...]:
     """Return the calls of the planner, followed by the calls of workers in the order of dispatch.
     Tool calls and requests without output are omitted."""
     outputs = {node.node: node.output for node in execution.nodes if node.output is not None}
@@ -186,10 +186,10 @@ def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Cal
     return tuple(calls)
 
 
-def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) -> list[SpanRecord]:
+def _spans(execution: Execution, rollout: Rollout, start: float, plan: float) -> list[SpanRecord]:
     """Return the spans that enclose the spans of the calls, with parents before children."""
     identity = Identity(rollout.run_id, rollout.id, rollout.last.id)
-    trace, origin = make_trace_id(identity), int((began + plan) * 1e9)
+    trace, origin = make_trace_id(identity), int((start + plan) * 1e9)
     shared: dict[str, Any] = {
         names.PROVIDER: "tutelage",
         names.ROLLOUT_ID: identity.rollout_id,
@@ -200,7 +200,7 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
         make_span_id(trace, "workflow"),
         make_span_id(trace),
         f"{names.INVOKE_WORKFLOW} {' '.join(execution.plan.instruction.split())[:60]}",
-        start_ns=int(began * 1e9),
+        start_ns=int(start * 1e9),
         end_ns=origin + int(execution.wall_seconds * 1e9),
         attributes={
             names.OPERATION: names.INVOKE_WORKFLOW,
@@ -260,7 +260,7 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
         started = origin + int(min((s.started for s in mine), default=0.0) * 1e9)
         ended = origin + int(max((s.ended for s in mine), default=0.0) * 1e9)
         decisions = tuple(
-            SpanEvent(names.DECISION, origin + int(s.started * 1e9), _decision(execution, s))
+            SpanEvent(names.DECISION, origin + int(s.started * 1e9), _decision_fields(execution, s))
             for s in mine
         )
         spans.append(
@@ -279,7 +279,7 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
     return spans
 
 
-def _decision(execution: Execution, step: NodeStep) -> dict[str, Any]:
+def _decision_fields(execution: Execution, step: NodeStep) -> dict[str, Any]:
     """Return the span attributes of a decision: action, worker, cost, verdict and call."""
     answer, verdict, call_id = step.answer, step.verdict, _call_id(execution, step)
     error = None if answer is None or answer.error is None else answer.error.kind
@@ -351,7 +351,7 @@ class ExecutionLogger:
             "success": result.success,
             "cost": result.total_cost,
             "latency_ms": result.total_latency_ms,
-            "planner_outputs": _planner_outputs(planner_outputs, own, workers),
+            "planner_outputs": _make_planner_outputs(planner_outputs, own, workers),
             "execution_result": {name: getattr(result, name) for name in RESULT_FIELDS},
             "run_id": self.run_id,
             "workers": list(workers),
@@ -379,14 +379,14 @@ class ExecutionLogger:
         return row
 
 
-def _planner_outputs(
-    planned: Mapping[str, Any] | Plan, execution: Execution | None, workers: Sequence[str]
+def _make_planner_outputs(
+    source: Mapping[str, Any] | Plan, execution: Execution | None, workers: Sequence[str]
 ) -> dict[str, Any]:
     """Return the planner outputs for a log line: the tool names of the plan and, for each node, the
     worker of the kept answer, else the last worker that was tried. The values of a mapping take
     precedence. Raises `DataError` if there is no valid plan, or if a list does not have one entry
     per node."""
-    plan = planned if isinstance(planned, Plan) else execution and execution.plan
+    plan = source if isinstance(source, Plan) else execution and execution.plan
     outputs: dict[str, Any] = {}
     if plan is not None:
         outputs = {
@@ -404,8 +404,8 @@ def _planner_outputs(
                 workers.index(name) if name in workers else name for name in kept
             ]
     # Scores of a planner have no adjacency; the executed plan was decoded from them.
-    if not isinstance(planned, Plan) and "adjacency" in planned.get("workflow_graph", ()):
-        listed = {key: value for key, value in planned.items() if key != "subtask_embeddings"}
+    if not isinstance(source, Plan) and "adjacency" in source.get("workflow_graph", ()):
+        listed = {key: value for key, value in source.items() if key != "subtask_embeddings"}
         text = json.dumps(listed, default=lambda v: getattr(v, "tolist", v.__str__)())
         outputs |= json.loads(text)
     matrix = outputs.get("workflow_graph", {}).get("adjacency")

@@ -41,6 +41,6 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(main: Coroutine[Any, Any, T], *, jumps: bool = True) -> T:
-    """Run a coroutine like `asyncio.run`, on a virtual clock if `jumps` is true."""
+    """Run a coroutine like `asyncio.run`, by default on a virtual clock."""
     with asyncio.Runner(loop_factory=_VirtualLoop if jumps else None) as runner:
         return runner.run(main)

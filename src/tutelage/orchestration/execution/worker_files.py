@@ -80,15 +80,15 @@ def read_workers(path: str | Path) -> tuple[Worker, ...]:
 _WORKER = TypeAdapter(Worker)
 
 
-def worker_from(row: object, where: str = "a worker") -> Worker:
+def worker_from(row: object, location: str = "a worker") -> Worker:
     """Create a worker from a JSON object. Raises `ConfigError` with the location and the fix."""
     for key in ("name", "price_in", "price_out", "latency"):  # required: prices have no defaults
         if isinstance(row, dict) and key not in row:
             raise ConfigError(
-                f"{where} has no {key!r}; set name, price_in and price_out (USD per million "
+                f"{location} has no {key!r}; set name, price_in and price_out (USD per million "
                 "tokens) and latency (median seconds)"
             )
-    return read_as(_WORKER, row, where, error=ConfigError)
+    return read_as(_WORKER, row, location, error=ConfigError)
 
 
 def worker_to(worker: Worker) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class Latency:
     """Additional seconds per output token."""
 
 
-def _seconds(value: object) -> object:
+def _parse_latency(value: object) -> object:
     return {"seconds": value} if isinstance(value, (int, float, str)) else value
 
 
@@ -86,7 +86,7 @@ class Worker:
     """USD per million input tokens."""
     price_out: Amount = 0.0
     """USD per million output tokens."""
-    latency: Annotated[Latency, BeforeValidator(_seconds)] = field(
+    latency: Annotated[Latency, BeforeValidator(_parse_latency)] = field(
         default_factory=lambda: Latency(0.0)
     )
     """Latency; files may give a plain number of seconds."""

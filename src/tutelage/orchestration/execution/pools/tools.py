@@ -57,7 +57,7 @@ class ToolPool:
         if not tool.destructive:
             return None
         try:
-            return self._arguments(tool, work)
+            return self._format_arguments(tool, work)
         except ArgumentError:
             return None  # `execute` returns the error
 
@@ -77,7 +77,7 @@ class ToolPool:
         """Run the tool with the arguments of the subtask."""
         tool, begun = self.tools[worker.name], time.perf_counter()
         try:
-            arguments = self._arguments(tool, work)
+            arguments = self._format_arguments(tool, work)
         except ArgumentError as misfit:
             error = WorkerError("invalid_arguments", str(misfit))
             return WorkerAnswer(error=error, arguments=json.dumps(work.arguments, default=str))
@@ -102,7 +102,7 @@ class ToolPool:
     async def close(self) -> None:
         """Do nothing; the code that opened the tools must close them."""
 
-    def _arguments(self, tool: Tool, work: Subtask) -> str:
+    def _format_arguments(self, tool: Tool, work: Subtask) -> str:
         return as_text(tool_arguments(work.arguments, work.inputs, tool))
 
 
