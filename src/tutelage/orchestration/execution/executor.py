@@ -317,7 +317,7 @@ class _PlanRun:
         state.workers = tuple(worker.name for worker in executor.pool.workers)
         state.router = str(getattr(executor.router, "name", type(executor.router).__name__))
         for _, node in sorted(state.nodes.items()):
-            self._end_node(node, tell=False)
+            self._end_node(node, notify=False)
         against = state.references and [state.references.cost, state.references.latency]
         self.emit(
             "start",
