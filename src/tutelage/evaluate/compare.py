@@ -69,7 +69,7 @@ class RunFacts(TrainedSummary):
 
     @property
     def evaluation(self) -> bool:
-        """True if nothing was trained, so that only the scores after the run exist."""
+        """True if the run is an evaluation, which trains nothing and has only final scores."""
         return self.trained == self.UNTRAINED
 
 

@@ -108,7 +108,7 @@ def find_server(url: str | None, options: EvaluationConfig) -> Endpoint | None:
         return server
     if len(listed) != 1:
         known = ", ".join(listed[:10]) or "no listed models"
-        raise ConfigError(f"choose a model of {url!r} with --model NAME; it has {known}")
+        raise ConfigError(f"choose a model of {url!r} with --model NAME: {known}")
     return replace(server, model=listed[0])
 
 
@@ -305,8 +305,8 @@ def load_served(target: str, *, slots: int, max_length: int | None, seed: int) -
 
     if target_kind(target) in ("agent", "server"):
         raise ConfigError(
-            f"{target!r} cannot be served; pass a run, or a model (a folder, a name on "
-            "huggingface.co, or with --upstream URL a name on a server)"
+            f"{target!r} cannot be served; pass a run, or a model (a folder or a name on "
+            "huggingface.co), or use --upstream URL for a server"
         )
     options = EvaluationConfig(test=(UNKEPT,), tools=())
     evaluated_agent = agent_to_evaluate(target, find_run(target), None, options)

@@ -95,7 +95,7 @@ class EvaluationItem:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationJob:
-    """A candidate and the items to evaluate it on."""
+    """Candidate and the items for its evaluation."""
 
     candidate: str
     components: Components

@@ -106,12 +106,12 @@ def judged_lines(test: Mapping[str, Any]) -> Iterator[str]:
             yield f"{side}: {judged_text(evaluation_of_record(test[f'{side}_sums']))}"
 
 
-def spend_text(spent: Mapping[str, Any], number: Callable[[float], str]) -> str:
+def spend_text(spent: Mapping[str, Any], format_number: Callable[[float], str]) -> str:
     """Format the nonzero costs as text: `120 rollouts, 8 optimiser calls, 31 200 tokens,
     $0.0123`."""
     nouns = {"rollouts": "rollout", "optimiser_calls": "optimiser call", "tokens": "token"}
     words = [
-        f"{number(spent[name])} {noun}{'s' * (spent[name] != 1)}"
+        f"{format_number(spent[name])} {noun}{'s' * (spent[name] != 1)}"
         for name, noun in nouns.items()
         if spent[name]
     ]

@@ -44,7 +44,7 @@ class Candidate:
         self.decision, self.reason = decision, reason
 
     def note(self, split: str, score: CandidateScore) -> None:
-        """Record a score; it replaces a smaller score of the same split."""
+        """Record the score of a split, unless a score on more tasks is already recorded."""
         if split not in self.scores or self.scores[split]["n"] <= len(score.episodes):
             whole = len(score.judged) == len(score.episodes)
             self.scores[split] = {

@@ -88,7 +88,7 @@ class AgentBundle:
 
 
 class CandidateRunner(RolloutManager):
-    """Rollout manager that plays candidates; an entered manager is a `Play`."""
+    """Rollout manager that runs candidate prompts; it implements `Play`."""
 
     def __init__(
         self,

@@ -51,11 +51,11 @@ class Reflect:
         size, tried = min(self.minibatch, len(state.train)), set[tuple[str, ...]]()
         pass_size = len(state.train) // size
         for number, rng, parent, tasks in draw_steps(state, self.rounds, size, pass_size):
-            kept = await self._step(state, parent, tasks, number)
+            kept = await self._run_step(state, parent, tasks, number)
             if kept and len(state.names) > 1:
                 await merge(state, rng, tried)
 
-    async def _step(
+    async def _run_step(
         self, state: SearchState, parent: Candidate, tasks: list[Task], number: int
     ) -> bool:
         """Reflect on failures, estimate the effects of the sentences, and validate the composed

@@ -302,7 +302,7 @@ class SearchState:
                 components=base.components,
                 split="val" if trained is None else "train",
                 rewards=rewards,
-                standings=tuple(self._summary(entry) for entry in entries),
+                standings=tuple(self._summarize(entry) for entry in entries),
                 leader=leader.id,
                 best=leader.components,
                 spent=self.budget.spent,
@@ -314,7 +314,7 @@ class SearchState:
         self._base = leader
         self._trained.clear()
 
-    def _summary(self, entry: Candidate) -> CandidateSummary:
+    def _summarize(self, entry: Candidate) -> CandidateSummary:
         """Summarize a candidate; wins, losses and ties are relative to its first parent."""
         values = self._values.get(entry.id, {})
         before = self._values.get(entry.parents[0], {}) if entry.parents else {}
@@ -335,7 +335,7 @@ class SearchState:
 
 
 def rounds(limit: int | None) -> Iterator[int]:
-    """Count rounds from 0, without an end if `limit` is None."""
+    """Iterate over the round numbers from 0; the iteration is endless if `limit` is None."""
     return iter(count() if limit is None else range(limit))
 
 

@@ -39,7 +39,7 @@ FULL = 1.0 - 1e-9
 
 
 def format_cause(cause: str) -> str:
-    """Return a readable text for a failure cause; files and metrics contain its value."""
+    """Return a readable text for a failure cause; files and metrics use the raw value."""
     words = {"reward_error": "no reward", "answer_error": "reward raised"}
     return words.get(cause, cause.replace("_", " "))
 
@@ -146,7 +146,7 @@ class OutcomeSums:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Evaluation(OutcomeSums):
-    """Counts and rates over rollouts, with the rollouts; `str()` returns a short summary."""
+    """Counts and rates of an evaluation, with its rollouts; `str()` returns a short summary."""
 
     played: Sequence[Rollout]
     kind: RewardKind

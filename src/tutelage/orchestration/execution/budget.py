@@ -20,7 +20,7 @@ class Budget:
     """Budget in USD: limit, reserved and spent amounts. Without a limit, costs are only counted."""
 
     def __init__(self, limit: float | None = None) -> None:
-        """Raises `ConfigError` if the limit is not a valid amount."""
+        """Create a budget. Raises `ConfigError` if the limit is not a valid amount."""
         if limit is not None:
             check_number("the budget", limit)
         self.limit = limit

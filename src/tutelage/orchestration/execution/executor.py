@@ -114,7 +114,7 @@ class Executor:
         catalog: Catalog | None = None,
         rest: Rest | None = None,
     ) -> None:
-        """By default, verifiers use the pool's ground truth or check for a non-empty answer."""
+        """By default, the verifiers use the pool's ground truth or accept any non-empty answer."""
         self.pool, self.router, self.rest = pool, router, rest
         self.verifiers = verifiers or Verifiers.of_pool(mock=pool.mock)
         self.settings = settings or ExecutorSettings()
@@ -124,7 +124,7 @@ class Executor:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def get_slots(self, index: int) -> tuple[asyncio.Semaphore, asyncio.Semaphore]:
-        """Return the semaphores of one worker and of all workers, for the running event loop."""
+        """Return the semaphores of one worker and of the pool for the running event loop."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
             self._every = asyncio.Semaphore(self.settings.concurrency)

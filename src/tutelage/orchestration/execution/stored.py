@@ -114,8 +114,8 @@ class ExecutionRecorder:
     label: str = "orchestrate"
 
     def __call__(self, execution: Execution, sampling: Sampling, start: float, plan: float) -> None:
-        """Write an execution; `start` is its start in seconds since 1970, `plan` the planning time
-        in seconds."""
+        """Write an execution that started at `start` (seconds since 1970); `plan` is the planning
+        time in seconds."""
         failure = None
         if not execution.success:
             lost = [node for node in execution.nodes if not node.kept]
