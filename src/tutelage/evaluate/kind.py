@@ -288,7 +288,7 @@ class PolicyEvaluation(RunKind):
         }
 
     def add_up(self, rollouts: Sequence[Rollout], progress: Progress) -> Evaluation:
-        """Summarize the rollouts of all tasks, and count the tasks that were used in training."""
+        """Summarise the rollouts of all tasks, and count the tasks that were used in training."""
         ready, seen = self.ready, None
         evaluation = summarise(rollouts, Success.of(ready.success))
         acts = ready.evaluated_agent.environment is not None

@@ -51,7 +51,7 @@ class ToolAgent(Agent):
 
 
 def read_components(resources: NamedResources, names: Sequence[str]) -> dict[str, str]:
-    """Return the texts that a search optimizes: those of the named resources, or of all prompt
+    """Return the texts that a search optimises: those of the named resources, or of all prompt
     templates by default.
 
     Prompt templates, texts and tools (their descriptions) can be named. Raises `ConfigError`.

@@ -302,7 +302,7 @@ class SearchState:
                 components=base.components,
                 split="val" if trained is None else "train",
                 rewards=rewards,
-                standings=tuple(self._summarize(entry) for entry in entries),
+                standings=tuple(self._summarise(entry) for entry in entries),
                 leader=leader.id,
                 best=leader.components,
                 spent=self.budget.spent,
@@ -314,8 +314,8 @@ class SearchState:
         self._base = leader
         self._trained.clear()
 
-    def _summarize(self, entry: Candidate) -> CandidateSummary:
-        """Summarize a candidate; wins, losses and ties are relative to its first parent."""
+    def _summarise(self, entry: Candidate) -> CandidateSummary:
+        """Summarise a candidate; wins, losses and ties are relative to its first parent."""
         values = self._values.get(entry.id, {})
         before = self._values.get(entry.parents[0], {}) if entry.parents else {}
         pairs = [*zip(*judged_pairs(values.values(), map(before.get, values)), strict=True)]

@@ -219,7 +219,7 @@ def is_success(rollout: Rollout, rule: Success | None = None) -> bool:
 def summarise(
     rollouts: Sequence[Rollout], rule: Success | None = None, kind: RewardKind | None = None
 ) -> Evaluation:
-    """Summarize rollouts, in total, by family, and by templates seen or unseen in training. `kind`
+    """Summarise rollouts, in total, by family, and by templates seen or unseen in training. `kind`
     is the reward kind of the run, if it was determined from other rollouts."""
     kind = kind or RewardKind().after(rollouts, rule)
     families: dict[str, list[Rollout]] = {}
@@ -241,7 +241,7 @@ def _evaluate_rollouts(
     kind: RewardKind,
     by_family: Mapping[str, Evaluation] | None = None,
 ) -> Evaluation:
-    """Summarize rollouts without grouping them by family."""
+    """Summarise rollouts without grouping them by family."""
     outcomes: list[RolloutOutcome] = []
     for rollout in rollouts:
         reward, failure, last = rollout.reward, rollout.last.failure, rollout.last

@@ -229,7 +229,7 @@ def nodes_json(nodes: Iterable[Node]) -> list[dict[str, Any]]:
 
 
 def read_nodes(rows: object) -> tuple[Node, ...]:
-    """Read nodes written by `nodes_json`. Raises `DataError` if they are invalid."""
+    """Read nodes from JSON. Raises `DataError` if they are invalid."""
     return read_as(_NODES, rows, "added nodes")
 
 
@@ -239,7 +239,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 
 def read_plan(row: Mapping[str, Any]) -> Plan:
-    """Read a plan written by `plan_json`. Raises `DataError` if it is invalid."""
+    """Read a plan from JSON. Raises `DataError` if it is invalid."""
     return read_as(_PLAN, row, "this is no plan: it")
 
 
