@@ -132,7 +132,7 @@ class Executor:
             self._by_worker = [asyncio.Semaphore(limit) for limit in limits]
         return self._by_worker[index], self._every
 
-    def make_subtask(
+    def work(
         self,
         plan: Plan,
         node: int,
@@ -167,7 +167,7 @@ class Executor:
         asks = self.rest and settings.max_replans and settings.on_failure != "fail_fast"
         if tools and not begun and not asks:
             check_arguments(plan, tools)
-        works = [self.make_subtask(plan, k, {}) for k in range(len(plan.nodes))]
+        works = [self.work(plan, k, {}) for k in range(len(plan.nodes))]
         masks = [capable_workers(pool.workers, work) for work in works]
         table = [[pool.estimate(worker, work) for worker in pool.workers] for work in works]
         firsts = [
@@ -410,7 +410,7 @@ class _NodeRun:
 
     def __init__(self, run: _PlanRun, node: int) -> None:
         self.run, self.node, self.pool, executor = run, node, run.executor.pool, run.executor
-        self.work = executor.make_subtask(
+        self.work = executor.work(
             run.state.plan,
             node,
             run.outputs,
