@@ -147,7 +147,7 @@ def test_the_built_in_agent_plays_against_a_url(
 ) -> None:
     graded = ("--reward", "r.py:exact")
     assert told(url, "--model", "even", *graded)["success"] == 0.5
-    assert "it has even, sure" in command("eval", url, "--test", "t.jsonl", *graded, code=2)
+    assert "--model NAME: even, sure" in command("eval", url, "--test", "t.jsonl", *graded, code=2)
     monkeypatch.setattr(Adder, "models", ("sure",))
     assert told(url, *graded)["success"] == 1.0  # the only one that it has
 
@@ -235,7 +235,7 @@ def test_what_is_wrong_is_said_before_anything_loads(place: Path, url: str) -> N
         (("agent.py", "--test", "empty.jsonl", "--endpoint", url), "empty.jsonl"),
         (("agent.py", *graded, "--tools", "calculator"), "--tools cannot be used with"),
         (("agent.py", *graded, "--endpoint", "ftp://x"), "not a valid base URL"),
-        ((nowhere, "--test", "t.jsonl"), "so it has no reward; pass one with --reward"),
+        ((nowhere, "--test", "t.jsonl"), "and has no reward; pass one with --reward"),
         ((nowhere, *graded), f"no answer from '{nowhere}'"),
         ((url, "--endpoint", url, *graded), "the target is already a server"),
         ((url.removesuffix("/v1"), *graded), f"add /v1: {url}"),

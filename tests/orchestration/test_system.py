@@ -247,7 +247,7 @@ def test_one_file_has_several_executions_and_one_plan_of_each(tmp_path: Path) ->
     again = simple(seed=0).execute("Do it", journal=path, name="x")
     assert (first.id, first.resumed, again.resumed) == (again.id, 0, len(DIAMOND.nodes))
     assert (other.id == first.id, other.resumed) == (False, 0)
-    with pytest.raises(RunError, match="has this execution with another plan"):
+    with pytest.raises(RunError, match="contains this execution with another plan"):
         simple(seed=0).execute("Do it", plan=plan_of(()), journal=path, name="x")
     (tmp_path / "log.jsonl").write_text('{"event": "plan"}\n')
     with pytest.raises(StoreError, match="not an SQLite database"):

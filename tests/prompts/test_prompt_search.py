@@ -172,7 +172,7 @@ async def test_an_agent_that_is_always_right_ends_the_search() -> None:
 
     for algorithm in (APO(), GEPA(), Reflect()):
         result = await optimise(algorithm, SEED, DATA, perfect, SETTINGS, ask=clerk_optimiser(0))
-        assert "nothing new to play" in result.ended
+        assert "no new rollouts" in result.ended
         assert result.test.verdict is Verdict.NO_EVIDENCE
 
 

@@ -26,7 +26,7 @@ from tutelage.types import JSON
 
 @dataclass(frozen=True, slots=True)
 class TaskScore:
-    """Mean over the judged rollouts of a task."""
+    """Mean scores over the judged rollouts of a task."""
 
     reward: float
     exact: float | None
@@ -35,7 +35,7 @@ class TaskScore:
 
 @dataclass(frozen=True, slots=True)
 class TaskScores:
-    """Scores of the test tasks before or after a training."""
+    """Scores of the test tasks before or after training."""
 
     tasks: Mapping[str, TaskScore] = field(default_factory=dict[str, TaskScore])
     """Scores by a hash of the task's content, so that tasks match between files with other ids;
@@ -44,14 +44,14 @@ class TaskScores:
     """Counts of rollouts and of judged ones; None if unknown."""
 
     def mean(self, part: str) -> float | None:
-        """Return the mean over the tasks; None if a task has no score of this part."""
+        """Return the mean score over the tasks, or None if the score of a task is missing."""
         values = [getattr(score, part) for score in self.tasks.values()]
         return sum(values) / len(values) if values and None not in values else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts(TrainedSummary):
-    """Facts of one run from its folder."""
+    """Summary of one run, read from its folder."""
 
     name: str
     folder: str
@@ -69,13 +69,13 @@ class RunFacts(TrainedSummary):
 
     @property
     def evaluation(self) -> bool:
-        """True if nothing was trained, so that only the scores after it exist."""
+        """True if the run is an evaluation, which trains nothing and has only final scores."""
         return self.trained == self.UNTRAINED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedScores:
-    """Paired differences of two tests on the tasks that both have played."""
+    """Paired score differences of two tests on their common tasks."""
 
     tasks: int
     reward: Difference | None
@@ -88,7 +88,7 @@ class PairedScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRow(PairedScores):
-    """One run with its gain: after training against before."""
+    """One run and its improvement from before to after training."""
 
     run: RunFacts
     measure: Measure | None
@@ -101,7 +101,7 @@ class ComparisonRow(PairedScores):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedComparison(PairedScores):
-    """The second run against the first, both after training."""
+    """Comparison of two runs after training: the second run relative to the first."""
 
     first: str
     second: str
@@ -111,8 +111,8 @@ class PairedComparison(PairedScores):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison of several runs. `remarks` are sentences on what limits it, `conclusion` names the
-    leading run, if there is one."""
+    """Comparison of several runs. `remarks` are sentences about its limitations, `conclusion` names
+    the leading run, if there is one."""
 
     rows: tuple[ComparisonRow, ...]
     pairs: tuple[PairedComparison, ...]
@@ -123,7 +123,7 @@ class Comparison:
     remarks: tuple[str, ...]
 
     def to_dict(self) -> JSON:
-        """Return the comparison as JSON data without scores by task."""
+        """Convert the comparison to JSON data, without the scores of single tasks."""
         hidden = {"rows": {"__all__": {"run": {"measured"}}}}
         found = TypeAdapter(Comparison).dump_python(self, mode="json", exclude=hidden)
         return {"runs": found.pop("rows"), **found}
@@ -132,7 +132,8 @@ class Comparison:
 def compare(
     runs: Sequence[RunFacts], measure: Measure | None = None, *, seed: int = 0
 ) -> Comparison:
-    """Compare runs in the given order; a `measure` of None is the first that every run has.
+    """Compare runs in the given order. If `measure` is None, the first measure common to all runs
+    is used.
 
     Intervals come from 10,000 paired bootstrap draws over tasks with the seed `seed`.
     """
@@ -175,11 +176,11 @@ def compare(
     )
 
 
-def _get_measure(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None) -> Measure | None:
-    """Return the measure of a run to show: `wanted`, else the first that all runs have, else its
-    first."""
-    if wanted is not None:
-        return wanted if wanted in run.measured else None
+def _get_measure(run: RunFacts, runs: Sequence[RunFacts], key: Measure | None) -> Measure | None:
+    """Return the measure to show for a run: `key`, else the first measure common to all runs,
+    else the run's first measure."""
+    if key is not None:
+        return key if key in run.measured else None
     has: list[Measure] = [name for name in MEASURES if name in run.measured]
     measured = [one.measured for one in runs if one.measured]
     common: list[Measure] = [name for name in has if all(name in some for some in measured)]
@@ -189,8 +190,8 @@ def _get_measure(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None
 def _pair_scores(
     before: Mapping[str, TaskScore], after: Mapping[str, TaskScore], seed: int
 ) -> dict[str, Any]:
-    """Return the fields of `PairedScores` of `after` minus `before`. All pairs use the same draws,
-    so that equal scores have equal intervals."""
+    """Return the fields of `PairedScores` for the difference `after` minus `before`. All pairs use
+    the same random draws, so that equal scores have equal intervals."""
     seeds, gaps = SeedTree(seed).child("compare", "pair", "reward"), list[Difference | None]()
     keys = sorted({*before} & {*after})
     for part in ("reward", "exact"):
@@ -205,7 +206,7 @@ def _pair_scores(
 def _list_caveats(
     a: ComparisonRow, b: ComparisonRow, first: set[str], second: set[str]
 ) -> Iterator[str]:
-    """Yield the differences between two runs other than their training."""
+    """Yield the differences between two runs apart from their training."""
     if not first or not second:
         without = [row.run.name for row, some in ((a, first), (b, second)) if not some]
         yield f"no scores by task of {listed(without)}"
@@ -232,8 +233,8 @@ def _list_caveats(
 
 
 def _conclude(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]) -> str | None:
-    """Return a sentence on which run leads on the shared tasks, and over which runs
-    significantly."""
+    """Return a sentence that names the leading run on the shared tasks, and the runs with a
+    significantly lower reward."""
     means = {row.run.name: row.means["reward_after"] for row in rows}
     led = {name: mean for name, mean in means.items() if mean is not None}
     if len(led) < 2:
@@ -259,7 +260,7 @@ def _conclude(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]) 
 
 
 def _list_remarks(rows: Sequence[ComparisonRow]) -> Iterator[str]:
-    """Yield sentences on what limits the comparison, then the remarks of each run."""
+    """Yield sentences about the limitations of the comparison, then the remarks of each run."""
     rules = dict.fromkeys(row.run.success or "none" for row in rows if row.run.measured)
     if len(rules) > 1:
         yield (

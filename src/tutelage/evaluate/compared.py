@@ -30,8 +30,8 @@ from tutelage.types import EXACT, EXPECTED_FIELDS, INPUT_FIELDS
 
 
 def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
-    """Return the facts of a run from its folder and store. `kind` is by default the registered kind
-    of the folder."""
+    """Read the facts of a run from its folder and store. By default, `kind` is the registered kind
+    of the run."""
     files = RunFiles.of(run)
     figures = (kind or registered(run)).figures(files)
     remarks = [] if figures.remark is None else [figures.remark]
@@ -94,9 +94,9 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
 
 
 def _score_tasks(
-    grades: Sequence[Grade], figures: Figures, rule: Success | None, defined: bool
+    grades: Sequence[Grade], figures: Figures, rule: Success | None, has_success: bool
 ) -> TaskScores:
-    """Return the scores of one test by task, without rollouts lost to infrastructure."""
+    """Compute the scores of one test by task, without rollouts lost to infrastructure failures."""
     by_task: defaultdict[str, list[tuple[float, bool]]] = defaultdict(list)
     lost, least = Counter[str](), FULL if rule is None else rule.least
     for grade in grades:
@@ -115,7 +115,7 @@ def _score_tasks(
     tasks = {
         key: TaskScore(
             sum(reward for reward, _ in pairs) / len(pairs),
-            sum(right for _, right in pairs) / len(pairs) if defined else None,
+            sum(right for _, right in pairs) / len(pairs) if has_success else None,
         )
         for key, pairs in by_task.items()
     }
@@ -123,8 +123,8 @@ def _score_tasks(
 
 
 def _hash_task(fields: Mapping[str, Any]) -> str:
-    """Return a hash of a task's input and expected fields, or of all fields but the id if it has no
-    input."""
+    """Return a hash of a task's input and expected fields, or of all fields except the id if the
+    task has no input."""
     asked = any(name in fields for name in INPUT_FIELDS)
     names = {*INPUT_FIELDS, *EXPECTED_FIELDS} if asked else {*fields} - {"id"} or {"id"}
     said = {name: value for name, value in fields.items() if name in names}

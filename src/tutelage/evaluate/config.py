@@ -20,7 +20,7 @@ LABEL = "eval"
 
 
 class AskConfig(Section):
-    """Model and sampling of an agent."""
+    """Model and sampling options of an agent."""
 
     endpoint: Paths = ()
     """OpenAI-compatible server for the model calls of AGENT.py, or of a run's agent; in an
@@ -40,7 +40,7 @@ class AskConfig(Section):
 
 
 class EvaluationConfig(AskConfig, RunSettings):
-    """Tasks of an evaluation, their grading, and limits."""
+    """Tasks, grading and limits of an evaluation."""
 
     test: Paths = ()
     """Tasks: JSON, JSONL, CSV or Parquet; may be repeated. Default: the environment's own."""
@@ -75,7 +75,7 @@ class EvaluationConfig(AskConfig, RunSettings):
     """Run folder for the results, DIR-1 and DIR-2 for two targets; without it nothing is saved."""
 
     def of_target(self, index: int) -> EvaluationConfig:
-        """Return the settings of the first or second of two targets."""
+        """Return the settings for the first or the second of two targets."""
         own = {name: getattr(self, name)[index:][:1] for name in ("endpoint", "model")}
         both = {name: value or getattr(self, name)[:1] for name, value in own.items()}
         place = None if self.output is None else f"{self.output}-{index + 1}"
@@ -83,5 +83,5 @@ class EvaluationConfig(AskConfig, RunSettings):
 
     @property
     def sampled_at(self) -> float:
-        """Temperature; by default 0 for one sample per task, else 1."""
+        """Sampling temperature; by default 0 for one sample per task, otherwise 1."""
         return float(self.samples > 1) if self.temperature is None else self.temperature

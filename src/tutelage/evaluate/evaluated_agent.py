@@ -50,7 +50,7 @@ OnDone = Callable[[Rollout, Cost], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedAgent:
-    """Agent, the models that answer it, and the limits of a rollout."""
+    """Agent under evaluation, with its models and the limits of a rollout."""
 
     agent: Agent
     sampling: Sampling
@@ -81,14 +81,14 @@ class EvaluatedAgent:
         return next(iter(self.policies.values()))
 
     def model(self) -> str:
-        """Return the names of the models that answer the agent."""
+        """Return the names of the agent's models."""
         shown = [server.to_public_dict() for server in self.servers.values()]
         lines = [f"{server['model']} at {server['base_url']}" for server in shown]
         lines += [self.weights or "passed in Python"] * bool(self.policies)
         return ", ".join(dict.fromkeys(lines)) or "none"
 
     def tokens(self) -> str:
-        """Return a text on the maximum tokens per reply."""
+        """Return a description of the token limits per reply."""
         words = list[str]()
         if self.policies:
             length = self.max_length or self.policy.max_positions
@@ -99,8 +99,8 @@ class EvaluatedAgent:
         return "; ".join(words)
 
     def model_mark(self) -> str | None:
-        """Return an identifier that is equal for equal weights, or the same model of a server; None
-        for weights without a folder."""
+        """Return an identifier of the model that is equal for equal weights, or for equal models of
+        a server; None for weights without a folder."""
         if not self.policies or self.servers:
             return self.model()
         mark = folder_hash(Path(self.weights)) if self.weights else None
@@ -114,20 +114,21 @@ class EvaluatedAgent:
         on_done: OnDone,
         on_spans: Sink = lambda run_id, spans: None,
     ) -> None:
-        """Run rollouts; `on_done` receives each finished one with the cost of its model calls.
+        """Run rollouts; `on_done` is called with each finished rollout and the cost of its model
+        calls.
 
         `on_spans` receives a run's id and the spans of the agent's own code, from any thread.
         """
         limits = replace(self.limits, run_id=run_id)
 
-        def engine_of(policy: Policy, at_once: int, schedule: Schedule) -> EngineDriver:
-            slots, length = max(1, min(_SLOTS, at_once)), self.max_length
+        def build_engine(policy: Policy, concurrency: int, schedule: Schedule) -> EngineDriver:
+            slots, length = max(1, min(_SLOTS, concurrency)), self.max_length
             return make_engine(
                 policy, slots=slots, max_length=length, invariant=True, schedule=schedule
             )
 
         if isinstance(self.agent, LoopAgent) and not self.servers:
-            engine = engine_of(self.policy, len(specs), "deterministic")
+            engine = build_engine(self.policy, len(specs), "deterministic")
             models = EngineModelProvider(engine, self.policy.codec)
             runner = Runner(self.agent, models, limits, reward=grader, environment=self.environment)
             await runner.run(specs, lambda r: on_done(r, recorded_cost(r)))
@@ -147,17 +148,17 @@ class EvaluatedAgent:
             remote=servers,
         )
         policies = {id(policy): policy for policy in self.policies.values()}
-        engines = {key: engine_of(p, self.runners, "free") for key, p in policies.items()}
+        engines = {key: build_engine(p, self.runners, "free") for key, p in policies.items()}
         sources = {
             name: PolicySource(engines[id(policy)], policy.codec, self.sampling, None)
             for name, policy in self.policies.items()
         }
         gate = asyncio.Semaphore(self.runners)
 
-        async def one(spec: RolloutSpec) -> None:
+        async def play_spec(spec: RolloutSpec) -> None:
             meter = UsageMeter(CallLimits(self.max_calls, UNBOUNDED, self.server_tokens))
 
-            def metered(name: str, seeds: SeedTree) -> ChatClient:
+            def make_client(name: str, seeds: SeedTree) -> ChatClient:
                 seeded = seeds.child("seed") if self.sampling.temperature > 0 else None
                 return MeteredClient(servers(name, seeds), meter, prices[name], seeded)
 
@@ -167,7 +168,7 @@ class EvaluatedAgent:
                     replace(limits, attempts=1),
                     max_tokens=self.sampling.max_tokens,
                     remote_max_tokens=self.server_tokens,
-                    remote=metered,
+                    remote=make_client,
                     reward=grader,
                     on_spans=lambda rollout, spans: on_spans(limits.run_id, spans),
                     on_traces=partial(ingest_traces, on_spans, limits.run_id),
@@ -184,13 +185,13 @@ class EvaluatedAgent:
         try:
             async with manager, asyncio.TaskGroup() as group:
                 for spec in specs:
-                    group.create_task(one(spec))
+                    group.create_task(play_spec(spec))
         except* FailureBudgetError as stopped:
             raise stopped.exceptions[0] from None
 
 
 def recorded_cost(rollout: Rollout) -> Cost:
-    """Return the cost of a rollout by its recorded token ids, with 0 dollars."""
+    """Return the cost of a rollout according to its recorded token ids, with 0 dollars."""
     calls = [call for attempt in rollout.attempts for call in attempt.calls]
     prompt = sum(len(call.prompt_ids) for call in calls)
     return Cost(len(calls), prompt, sum(len(call.sampled.token_ids) for call in calls), 0.0)
@@ -199,15 +200,14 @@ def recorded_cost(rollout: Rollout) -> Cost:
 def custom_agent(
     agent: Agent,
     resources: Mapping[str, Any],
-    asked: EvaluationConfig,
+    options: EvaluationConfig,
     load: Callable[[Mapping[str, Any], Sequence[str]], Mapping[str, Policy]],
     *,
     urls: Mapping[str, str],
     server: Endpoint | None,
     model: str | None = None,
 ) -> EvaluatedAgent:
-    """Return a user's agent with the models that answer it; an agent that needs an LLM and has none
-    gets one.
+    """Combine a user's agent with its models; an LLM is added if the agent needs one and has none.
 
     An LLM is answered by its own endpoint, else by its name in `urls`, else by `server` with the
     model `model`; `load` receives the resources and the names of the remaining LLMs, and loads
@@ -221,7 +221,7 @@ def custom_agent(
         if not isinstance(llm, LLM):
             continue
         if llm.temperature is None:
-            values[name] = replace(llm, temperature=asked.sampled_at)
+            values[name] = replace(llm, temperature=options.sampled_at)
         if llm.tokenizer_only:
             continue
         url = llm.endpoint or urls.get(name) or urls.get(llm.name)
@@ -235,14 +235,14 @@ def custom_agent(
     agent.check([*values])
     policies = load(values, here) if here else {}
     on_gpu = any(policy.device.type != "cpu" for policy in policies.values())
-    most = asked.max_tokens or (2_000 if on_gpu else CPU_REPLY_TOKENS)
+    most = options.max_tokens or (2_000 if on_gpu else CPU_REPLY_TOKENS)
     return EvaluatedAgent(
         agent=agent,
-        sampling=Sampling(asked.sampled_at, max_tokens=most),
+        sampling=Sampling(options.sampled_at, max_tokens=most),
         resources=NamedResources(values),
         policies=policies,
         servers=servers,
-        server_tokens=asked.max_tokens or UNBOUNDED,
-        max_calls=asked.max_turns or 16,
-        limits=RunnerSettings("", timeout=asked.timeout),
+        server_tokens=options.max_tokens or UNBOUNDED,
+        max_calls=options.max_turns or 16,
+        limits=RunnerSettings("", timeout=options.timeout),
     )

@@ -79,7 +79,7 @@ from tutelage.types import JSON, Mode, Rollout
 @register
 @dataclass
 class PolicyEvaluation(RunKind):
-    """Run that evaluates an agent: a run's, a user's, or a built-in one on any model."""
+    """Run that evaluates the agent of a run, a user's agent, or a built-in agent on any model."""
 
     name: ClassVar[str] = "evaluation"
     model: ClassVar[type[RunSettings]] = EvaluationConfig
@@ -106,18 +106,18 @@ class PolicyEvaluation(RunKind):
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """Return the evaluation stored in a folder. Raises `RunError` for one of a Python agent."""
+        """Read the evaluation stored in a folder. Raises `RunError` for a Python agent."""
         asked, fields = stored_settings(folder, EvaluationConfig), read_object(folder.config)
         if fields["python"]:
             raise RunError(
                 f"the run in {str(folder.path)!r} evaluates the Python agent {fields['target']!r}, "
-                "which only its program has; resume it there with Trainer(...).evaluate(agent, "
-                f"output_dir={str(folder.path)!r})"
+                "which exists only in its program; resume the run there with "
+                f"Trainer(...).evaluate(agent, output_dir={str(folder.path)!r})"
             )
         return cls(str(fields["target"]), asked)
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
-        """Return this evaluation."""
+        """Return this evaluation unchanged."""
         return self
 
     @classmethod
@@ -151,7 +151,7 @@ class PolicyEvaluation(RunKind):
         )
 
     def config(self) -> JSON:
-        """Return the requested and the resolved settings."""
+        """Return the requested and the resolved settings as JSON."""
         ready, agent = self.ready, self.ready.evaluated_agent
         return {
             **super().config(),
@@ -167,21 +167,21 @@ class PolicyEvaluation(RunKind):
         }
 
     def record(self, folder: RunFolder) -> None:
-        """Write the settings and sources of the run; of a temporary folder only the settings."""
+        """Write the settings and sources of the run; for a temporary folder, only the settings."""
         if self.kept:
             super().record(folder)
         else:
             write_json(folder.config, {"kind": self.name, **self.config()})
 
     def difference(self, folder: RunFolder) -> str | None:
-        """Return how the run in a folder differs from this one; None if they are the same."""
+        """Describe how the run in a folder differs from this run; return None if they are equal."""
         was = read_object(folder.config)["target"]
         if was != self.target:
             return f"was started with another target ({was!r}, now {self.target!r})"
         return super().difference(folder)
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
-        """Return hashes of the files and code in the settings, and of the target."""
+        """Return hashes of the target and of the files and code named in the settings."""
         if self.given is not None:
             evaluated_agent, tasks = self.given.evaluated_agent, self.given.tasks
             own = agent_sources(
@@ -195,7 +195,7 @@ class PolicyEvaluation(RunKind):
         return super().sources(folder) | settings_sources(named, folder)
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """Read and check the tasks, the agent and the grader."""
+        """Load and check the tasks, the agent and the grader."""
         told = read_object(folder.config)
         # Whoever goes on with a folder is asked about the code that it names, so it is trusted.
         code = told.get("code", ())
@@ -210,7 +210,7 @@ class PolicyEvaluation(RunKind):
 
     @property
     def head(self) -> RunHeader:
-        """Header of the run for store, loggers and collector."""
+        """Header of the run for the store, the loggers and the trace collector."""
         return RunHeader(LABEL, self.name, self.asked, collector=endpoint(self.otlp))
 
     def open(self, run: Run) -> None:
@@ -227,12 +227,12 @@ class PolicyEvaluation(RunKind):
         run.progress.start("evaluation", lines)
 
     def phases(self) -> Sequence[Phase]:
-        """Return the one phase that plays all tasks."""
+        """Return the single phase of the run, which evaluates all tasks."""
         return [(LABEL, self._play)]
 
     async def _play(self, run: Run) -> None:
-        """Play all tasks, each sample with its own seeds. Lost rollouts are played again, and all
-        rollouts if the grader judged none."""
+        """Run all tasks, with separate seeds for each sample. Lost rollouts are repeated; if none
+        could be graded, all rollouts are repeated."""
         ready, progress, rollouts = self.ready, run.progress, self.played
         rollouts |= {rollout.id: rollout for rollout in run.store.rollouts(run.id)}
         none = bool(summarise([*rollouts.values()]).ungraded)
@@ -248,7 +248,7 @@ class PolicyEvaluation(RunKind):
         ids = [spec.seeds.id("roll", run.id) for spec in specs]
         left = [spec for spec, id in zip(specs, ids, strict=True) if id not in rollouts]
 
-        def keep(rollout: Rollout, cost: Cost) -> None:
+        def save(rollout: Rollout, cost: Cost) -> None:
             rollouts[rollout.id], self._costs[rollout.id] = rollout, cost
             progress.evaluation(LABEL, len(rollouts), len(specs))
             if ready.evaluated_agent.servers:
@@ -260,15 +260,15 @@ class PolicyEvaluation(RunKind):
                 check_text_is_graded(rollout, ready.grader)
 
         progress.evaluation(LABEL, len(rollouts), len(specs))
-        await ready.evaluated_agent.play(left, ready.grader, run.id, keep, run.writer.submit_spans)
+        await ready.evaluated_agent.play(left, ready.grader, run.id, save, run.writer.submit_spans)
         played = [rollouts[id] for id in ids]
         evaluation = self.add_up(played, progress)
         if evaluation.ungraded:
-            again = "Fix it, then run the command again"
+            remedy = "Fix it, then run the command again"
             if self.kept:
-                again = f"Fix it, then continue with: {resume_command(run.folder.path)} "
-                again += "--allow-changes"
-            raise FailureBudgetError(f"no rollout could be graded: {evaluation.ungraded}. {again}")
+                remedy = f"Fix it, then continue with: {resume_command(run.folder.path)} "
+                remedy += "--allow-changes"
+            raise FailureBudgetError(f"no rollout could be graded: {evaluation.ungraded}. {remedy}")
         run.log({"phase": LABEL, "step": 0, **rollout_metrics(played)})
         self._result = {
             "status": FINISHED,
@@ -287,11 +287,10 @@ class PolicyEvaluation(RunKind):
             "wall_seconds": time.monotonic() - self._began,
         }
 
-    def add_up(self, played: Sequence[Rollout], progress: Progress) -> Evaluation:
-        """Return the summary of rollouts of all tasks, with the number of tasks that were trained
-        on."""
+    def add_up(self, rollouts: Sequence[Rollout], progress: Progress) -> Evaluation:
+        """Summarise the rollouts of all tasks, and count the tasks that were used in training."""
         ready, seen = self.ready, None
-        evaluation = summarise(played, Success.of(ready.success))
+        evaluation = summarise(rollouts, Success.of(ready.success))
         acts = ready.evaluated_agent.environment is not None
         if ready.run is not None and (ready.grader is not None or acts):
             folder, config = ready.run
@@ -311,11 +310,11 @@ class PolicyEvaluation(RunKind):
                     "unknown whether these tasks were trained on: the training files are missing"
                 )
         repeated = len(ready.tasks) - len(group_equal(ready.tasks, hash_task))
-        costs = (self._costs.get(rollout.id) or recorded_cost(rollout) for rollout in played)
+        costs = (self._costs.get(rollout.id) or recorded_cost(rollout) for rollout in rollouts)
         return replace(evaluation, in_training=seen, repeated=repeated, cost=sum(costs, Cost()))
 
     def result(self, status: str) -> JSON | None:
-        """Return the rates and means; None for a run that was stopped."""
+        """Return the rates and means, or None if the run was stopped."""
         return self._result if status == FINISHED else None
 
     def close(self) -> None:
@@ -325,7 +324,7 @@ class PolicyEvaluation(RunKind):
 
 @contextmanager
 def evaluation_folder(output: str | None) -> Generator[RunFolder]:
-    """Yield the run folder of an evaluation, a temporary one without `output`."""
+    """Yield the run folder of an evaluation, or a temporary folder if `output` is None."""
     if output is not None:
         yield folder_at(Path(output))
         return
@@ -334,7 +333,7 @@ def evaluation_folder(output: str | None) -> Generator[RunFolder]:
 
 
 def load_evaluation(folder: RunFolder) -> Evaluation:
-    """Return the summary of the rollouts of a finished run, in the order of its tasks."""
+    """Load the summary of a finished evaluation, with rollouts in the order of its tasks."""
     fields, result = read_object(folder.config), folder.read_result() or {}
     overlap, cost = result["overlap"], Cost(**result["cost"])
     place = {task.id: i for i, task in enumerate(Dataset[Any].recorded(folder.tasks("test")))}
@@ -346,5 +345,5 @@ def load_evaluation(folder: RunFolder) -> Evaluation:
     return replace(evaluation, in_training=seen, repeated=repeated, cost=cost)
 
 
-def _get_measure(asked: EvaluationConfig) -> Measure:
-    return "greedy" if asked.sampled_at == 0 else "sampled"
+def _get_measure(config: EvaluationConfig) -> Measure:
+    return "greedy" if config.sampled_at == 0 else "sampled"

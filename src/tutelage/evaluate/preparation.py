@@ -37,7 +37,7 @@ from tutelage.types import Rollout, Task
 
 @dataclass(frozen=True, slots=True)
 class PreparedEvaluation:
-    """Agent, tasks and grader of an evaluation, read and checked."""
+    """Agent, tasks and grader of an evaluation, loaded and checked."""
 
     asked: EvaluationConfig
     evaluated_agent: EvaluatedAgent
@@ -56,15 +56,15 @@ class PreparedEvaluation:
 
 
 def prepare_evaluation(
-    target: str, asked: EvaluationConfig, *, trust: bool = False, trusted: Collection[str] = ()
+    target: str, options: EvaluationConfig, *, trust: bool = False, trusted: Collection[str] = ()
 ) -> PreparedEvaluation:
-    """Read and check everything that an evaluation needs, and load its model last.
+    """Load and check all inputs of an evaluation; the model is loaded last.
 
     Without `asked.success`, the run's definition of success applies to the run's own reward. Raises
     `ConfigError` if code that another user's run names would be run, unless `trust` is True or
     `trusted` contains all of it.
     """
-    kind = check_options(target, asked)
+    kind = check_options(target, options)
     run = find_run(target)
     trust = trust or (run is not None and {*find_code(run[0])} <= {*trusted})
     own = target if kind == "agent" else None
@@ -72,53 +72,53 @@ def prepare_evaluation(
         file, _ = run[0].own_agent()
         if file is None:
             raise ConfigError(
-                f"the run in {str(run[0].path)!r} trained a Python agent, which only its program "
-                "has; call Trainer(...).evaluate(agent) there, or evaluate its policy with the "
+                f"the run in {str(run[0].path)!r} trained a Python agent, which exists only in its "
+                "program; call Trainer(...).evaluate(agent) there, or evaluate the policy with the "
                 f"built-in agent: tutelage eval {run[0].policy} --test FILE --reward NAME"
             )
         own = str(file)
     environment: EnvironmentFactory | None = None
-    if asked.environment is not None:
-        environment = load_environment(asked.environment, json.loads(asked.environment_kwargs))
+    if options.environment is not None:
+        environment = load_environment(options.environment, json.loads(options.environment_kwargs))
     elif run is not None and run[1].environment.name is not None:
         check_trusted(run[0], [run[1].environment.name], trust=trust)
         environment = environment_of(run[1])
     # The tasks of a user's agent and of an environment need no question.
     asks = own is None and environment is None
     read = Dataset[Any].load if asks else Dataset[Any].recorded
-    rows: Sequence[Task] = [task for path in asked.test for task in read(path)]
-    if not asked.test:
+    rows: Sequence[Task] = [task for path in options.test for task in read(path)]
+    if not options.test:
         if environment is None:
             raise ConfigError("Missing option '--test': pass a file of tasks, or --environment")
-        sizes = {"test": asked.limit or TEST_TASKS}
-        rows = environment_tasks(environment, sizes, asked.seed)["test"]
-    name = ", ".join(asked.test) or str(asked.environment)
-    tasks = Dataset[Any](rows[: asked.limit], name=name, input_required=asks)
+        sizes = {"test": options.limit or TEST_TASKS}
+        rows = environment_tasks(environment, sizes, options.seed)["test"]
+    name = ", ".join(options.test) or str(options.environment)
+    tasks = Dataset[Any](rows[: options.limit], name=name, input_required=asks)
     if environment is not None:
-        check_repeats(environment, tasks[0], asked.seed)
-    name = asked.reward or (None if run is None else run[1].agent.reward_name)
+        check_repeats(environment, tasks[0], options.seed)
+    name = options.reward or (None if run is None else run[1].agent.reward_name)
     if not name:
         usual = {ENVIRONMENT_REWARD: environment, EMBEDDED_REWARD: run, AGENT_REWARD: own}
         name = next((reward for reward, by in usual.items() if by is not None), None)
     if not name:
         raise ConfigError(
-            f"{target!r} is no run, so it has no reward; pass one with --reward NAME or --reward "
+            f"{target!r} is not a run and has no reward; pass one with --reward NAME or --reward "
             "FILE.py:function"
         )
-    if run is not None and asked.reward is None:
+    if run is not None and options.reward is None:
         check_trusted(run[0], [name], trust=trust)
     none = name in (AGENT_REWARD, ENVIRONMENT_REWARD)
-    grader, success = None if none else resolve_reward(name), asked.success
-    if success is None and run is not None and asked.reward in (None, run[1].agent.reward_name):
+    grader, success = None if none else resolve_reward(name), options.success
+    if success is None and run is not None and options.reward in (None, run[1].agent.reward_name):
         success = run[1].reward.success
     if grader is not None:
         check(grader, tasks)
-    evaluated_agent = agent_to_evaluate(target, run, own, asked, trust=trust)
+    evaluated_agent = agent_to_evaluate(target, run, own, options, trust=trust)
     evaluated_agent = replace(
         evaluated_agent,
         environment=environment,
-        prices=load_prices(asked.prices, settings()),
-        runners=asked.runners or (8 if evaluated_agent.servers else 64),
+        prices=load_prices(options.prices, settings()),
+        runners=options.runners or (8 if evaluated_agent.servers else 64),
     )
     agent = own or Figures.BUILT_IN
-    return PreparedEvaluation(asked, evaluated_agent, tasks, grader, name, success, run, agent)
+    return PreparedEvaluation(options, evaluated_agent, tasks, grader, name, success, run, agent)

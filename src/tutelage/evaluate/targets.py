@@ -61,7 +61,7 @@ FoundRun = tuple[RunFolder, RunConfig]
 
 
 def target_kind(target: str) -> TargetKind:
-    """Return the kind of a target, from its form alone."""
+    """Return the kind of a target: agent, server, run or model."""
     if target.startswith(("http://", "https://")):
         return "server"
     if is_file_reference(target):
@@ -77,7 +77,7 @@ def target_kind(target: str) -> TargetKind:
 
 
 def find_run(target: str) -> FoundRun | None:
-    """Return the run that `target` names; None for another kind of target.
+    """Return the run named by `target`, or None for another kind of target.
 
     Raises `RunError` for an unknown name, and `ConfigError` for a run without a policy.
     """
@@ -95,33 +95,33 @@ def find_run(target: str) -> FoundRun | None:
 # ---------------------------------------------------------------- who plays
 
 
-def find_server(url: str | None, asked: EvaluationConfig) -> Endpoint | None:
-    """Return the server at `url`, or of the options, with its model. Raises `ConfigError` if none
-    answers."""
-    url = url or next(iter(asked.endpoint), None)
+def find_server(url: str | None, options: EvaluationConfig) -> Endpoint | None:
+    """Return the server at `url`, or the server of the options, with its model. Raises
+    `ConfigError` if the server does not respond."""
+    url = url or next(iter(options.endpoint), None)
     if url is None:
         return None
     key = api_key_of(environment(), "OPENAI_API_KEY")
-    server = Endpoint("task", check_url(url), next(iter(asked.model), ""), key)
+    server = Endpoint("task", check_url(url), next(iter(options.model), ""), key)
     listed = served_models(server)
     if server.model:
         return server
     if len(listed) != 1:
         known = ", ".join(listed[:10]) or "no listed models"
-        raise ConfigError(f"pass the model of {url!r} with --model NAME; it has {known}")
+        raise ConfigError(f"choose a model of {url!r} with --model NAME: {known}")
     return replace(server, model=listed[0])
 
 
-def check_options(target: str, asked: EvaluationConfig) -> TargetKind:
-    """Return the kind of a target. Raises `ConfigError` for options that it does not use."""
+def check_options(target: str, options: EvaluationConfig) -> TargetKind:
+    """Return the kind of a target. Raises `ConfigError` for options that do not apply to it."""
     wrong, kind = list[tuple[str, str]](), target_kind(target)
-    if kind == "agent" and asked.tools is not None:
+    if kind == "agent" and options.tools is not None:
         wrong.append(("--tools", "a custom agent uses the tools of its file"))
-    if kind == "server" and asked.endpoint:
+    if kind == "server" and options.endpoint:
         wrong.append(("--endpoint", "the target is already a server"))
-    if kind == "model" and (asked.endpoint or asked.model):
-        wrong.append(("--endpoint" if asked.endpoint else "--model", "the target is the model"))
-    if kind == "run" and asked.model and not asked.endpoint:
+    if kind == "model" and (options.endpoint or options.model):
+        wrong.append(("--endpoint" if options.endpoint else "--model", "the target is the model"))
+    if kind == "run" and options.model and not options.endpoint:
         wrong.append(("--model", "a run has its own policy; use --endpoint URL for another model"))
     for option, reason in wrong:
         raise ConfigError(f"{option} cannot be used with {target!r}: {reason}; remove it")
@@ -131,29 +131,29 @@ def check_options(target: str, asked: EvaluationConfig) -> TargetKind:
 def agent_to_evaluate(
     target: str,
     run: FoundRun | None,
-    own: str | None,
-    asked: EvaluationConfig,
+    file: str | None,
+    options: EvaluationConfig,
     *,
     trust: bool = False,
 ) -> EvaluatedAgent:
-    """Return the agent of a target: the user's agent in the file `own`, else a built-in one.
+    """Return the agent of a target: the user's agent in `file`, else a built-in agent.
 
     Raises `ConfigError` for a target that cannot be read.
     """
     config = RunConfig() if run is None else run[1]
     if run is not None:
-        code = [config.agent.agent_type, *([] if own is None else [own])]
+        code = [config.agent.agent_type, *([] if file is None else [file])]
         check_trusted(run[0], code, trust=trust)
-    if own is not None:
-        found = _load_own_agent(own, run, config, asked)
+    if file is not None:
+        found = _load_own_agent(file, run, config, options)
     else:
-        found = _make_builtin_agent(target, run, config, asked, trust=trust)
+        found = _make_builtin_agent(target, run, config, options, trust=trust)
     return replace(
         found,
         max_length=None if run is None else config.rollout.max_len,
         limits=RunnerSettings(
             "",
-            timeout=asked.timeout,
+            timeout=options.timeout,
             failure_reward=config.agent.failure_reward,
             reward_timeout=config.agent.reward_timeout,
             pool_size=config.environment.pool_size,
@@ -163,33 +163,33 @@ def agent_to_evaluate(
 
 
 def _make_builtin_agent(
-    target: str, run: FoundRun | None, config: RunConfig, asked: EvaluationConfig, *, trust: bool
+    target: str, run: FoundRun | None, config: RunConfig, options: EvaluationConfig, *, trust: bool
 ) -> EvaluatedAgent:
-    """Return a built-in agent: that of a run, with its policy or another model, or the default
-    one."""
-    server = find_server(target if target_kind(target) == "server" else None, asked)
+    """Create a built-in agent: the agent of a run, with its policy or another model, or the default
+    agent."""
+    server = find_server(target if target_kind(target) == "server" else None, options)
     weights, kind, tools = target, "hf", dict[str, Tool]()
-    turns, tokens = 4 if asked.environment is None else TURNS, 256
+    turns, tokens = 4 if options.environment is None else TURNS, 256
     if run is not None:
         weights = str(run[0].policy if server else run[0].final_policy())
         kind = config.agent.agent_type
         turns = config.agent.max_turns if config.agent.use_agent else 1
         tokens = config.turn_tokens
-        if asked.tools is None:
+        if options.tools is None:
             check_trusted(run[0], config.agent.tools or (), trust=trust)
             tools = dict(load_tools(config))
-    if asked.tools is not None:
-        tools = dict(resolve_tools(asked.tools))
+    if options.tools is not None:
+        tools = dict(resolve_tools(options.tools))
     policies: dict[str, Policy] = {}
     if server is None:
-        named = asked.tools is not None or config.agent.tools
+        named = options.tools is not None or config.agent.tools
         policy = _load(weights, config, template_tools(config, tools) if named and tools else [])
         if run is not None and not named:
             tools = dict(offered_tools(config, tools, knows_tools=policy.codec.knows_tools))
         policies = {POLICY: policy}
-    turns = asked.max_turns or turns
-    tokens = asked.max_tokens or (tokens if server is None else UNBOUNDED)
-    sampling = Sampling(asked.sampled_at, max_tokens=tokens)
+    turns = options.max_turns or turns
+    tokens = options.max_tokens or (tokens if server is None else UNBOUNDED)
+    sampling = Sampling(options.sampled_at, max_tokens=tokens)
     return EvaluatedAgent(
         agent=AGENTS.find(kind)(
             tools,
@@ -221,12 +221,12 @@ def _load(weights: str, config: RunConfig, tools: Sequence[ToolSpec] = ()) -> Po
 
 
 def _load_own_agent(
-    file: str, run: FoundRun | None, config: RunConfig, asked: EvaluationConfig
+    file: str, run: FoundRun | None, config: RunConfig, options: EvaluationConfig
 ) -> EvaluatedAgent:
-    """Return a user's agent with the models of the options, or the policy of its run."""
+    """Load a user's agent with the models of the options, or with the policy of its run."""
     agent, resources = load_agent(file)
-    model = next(iter(asked.model), None)
-    named, known = find_server(None, asked), read_endpoints(environment()).get("task")
+    model = next(iter(options.model), None)
+    named, known = find_server(None, options), read_endpoints(environment()).get("task")
     local: Path | None = None
     if named is None and run is not None:
         local = run[0].final_policy()
@@ -247,7 +247,7 @@ def _load_own_agent(
 
     server = named if named or local else known
     model = model if server else None
-    found = custom_agent(agent, resources, asked, load, urls={}, server=server, model=model)
+    found = custom_agent(agent, resources, options, load, urls={}, server=server, model=model)
     for place in {s.base_url: s for s in found.servers.values()}.values():
         if place.base_url != (named.base_url if named else None):
             served_models(place)
@@ -260,20 +260,20 @@ def _load_own_agent(
 def ask(
     target: str,
     question: str,
-    asked: AskConfig,
+    config: AskConfig,
     fields: Mapping[str, Any] | None = None,
     *,
     trust: bool = False,
     progress: Progress | None = None,
 ) -> Rollout:
-    """Play one question with a run, a model, a server, or an agent's file, and return the rollout.
+    """Answer one question with a run, a model, a server or an agent file, and return the rollout.
 
     `fields` are further fields of its task, `trust` is as for `evaluate`. `progress` receives the
     limits, and the tokens as they are sampled.
     """
-    settings = EvaluationConfig(test=(UNKEPT,), **asked.model_dump())
+    settings = EvaluationConfig(test=(UNKEPT,), **config.model_dump())
     progress, kind, run = progress or Progress(), check_options(target, settings), find_run(target)
-    if kind in ("model", "server") and fields and not asked.tools:
+    if kind in ("model", "server") and fields and not config.tools:
         raise ConfigError(
             f"the field {next(iter(fields))!r} is not used: {target!r} has no tools; pass tools "
             "that read it, such as --tools calculator,price_list"
@@ -281,7 +281,7 @@ def ask(
     own = target if kind == "agent" else None
     evaluated_agent = agent_to_evaluate(target, run, own, settings, trust=trust)
     task = Task("question", {**(fields or {}), "question": question})
-    spec = RolloutSpec(task, Mode.TEST, task.id, 0, SeedTree(asked.seed).child("ask"), label="ask")
+    spec = RolloutSpec(task, Mode.TEST, task.id, 0, SeedTree(config.seed).child("ask"), label="ask")
     progress.start("ask", {"tokens": evaluated_agent.tokens()})
     progress.evaluation("ask", 0, 1)
     played = list[Rollout]()
@@ -296,7 +296,7 @@ def _no_reward(task: Task) -> float:
 
 
 def load_served(target: str, *, slots: int, max_length: int | None, seed: int) -> ServedPolicy:
-    """Return the policy of a run or a model as a chat client, for use in one event loop.
+    """Load the policy of a run or a model as a chat client, for use in one event loop.
 
     `max_length` is the context length in tokens; default: the run's, or the model's, bounded by
     memory.
@@ -305,11 +305,11 @@ def load_served(target: str, *, slots: int, max_length: int | None, seed: int) -
 
     if target_kind(target) in ("agent", "server"):
         raise ConfigError(
-            f"{target!r} cannot be served; pass a run, or a model by folder or by its name on "
-            "huggingface.co, with --upstream URL that of a server"
+            f"{target!r} cannot be served; pass a run, or a model (a folder or a name on "
+            "huggingface.co), or use --upstream URL for a server"
         )
-    asked = EvaluationConfig(test=(UNKEPT,), tools=())
-    evaluated_agent = agent_to_evaluate(target, find_run(target), None, asked)
+    options = EvaluationConfig(test=(UNKEPT,), tools=())
+    evaluated_agent = agent_to_evaluate(target, find_run(target), None, options)
     policy = evaluated_agent.policy
     wanted = max_length or evaluated_agent.max_length
     engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")

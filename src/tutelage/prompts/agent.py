@@ -27,7 +27,7 @@ PROMPT = "prompt"
 
 @dataclass(frozen=True, slots=True)
 class ToolAgent(Agent):
-    """The tool-calling agent over resources `prompt`, `tool_NAME` and the LLM."""
+    """Tool-calling agent with the resources `prompt`, `tool_NAME` and an LLM."""
 
     schedule = "deterministic"
     sampling: Sampling
@@ -39,7 +39,7 @@ class ToolAgent(Agent):
         return "tool_agent"
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> None:
-        """Play the task; the run's reward grades the answer."""
+        """Run the agent on the task; the reward function of the run grades the answer."""
         tools = [value for value in resources.values() if isinstance(value, Tool)]
         agent = ToolCallingAgent(
             {tool.name: tool for tool in tools},
@@ -50,15 +50,15 @@ class ToolAgent(Agent):
         await agent.play(task, session, resources)
 
 
-def read_components(resources: NamedResources, named: Sequence[str]) -> dict[str, str]:
-    """Return the texts that a search rewrites: those of the named resources, else of every prompt
-    template.
+def read_components(resources: NamedResources, names: Sequence[str]) -> dict[str, str]:
+    """Return the texts that a search optimises: those of the named resources, or of all prompt
+    templates by default.
 
     Prompt templates, texts and tools (their descriptions) can be named. Raises `ConfigError`.
     """
     values: dict[str, str] = {}
     for name, value in resources.items():
-        if name in named or (isinstance(value, PromptTemplate) and not named):
+        if name in names or (isinstance(value, PromptTemplate) and not names):
             text = resource_text(value)
             if text is None:
                 raise ConfigError(
@@ -66,7 +66,7 @@ def read_components(resources: NamedResources, named: Sequence[str]) -> dict[str
                     "optimize; pass a PromptTemplate, a string or a Tool"
                 )
             values[name] = text
-    for name in named:
+    for name in names:
         if name not in resources:
             near = hint(name, resources) or "."
             known = ", ".join(map(repr, resources)) or "none"
@@ -80,7 +80,7 @@ def read_components(resources: NamedResources, named: Sequence[str]) -> dict[str
 
 
 def with_components(resources: NamedResources, components: Mapping[str, str]) -> NamedResources:
-    """Return the resources with these texts in place; all others are unchanged."""
+    """Return the resources with the given texts; all other resources are unchanged."""
     new: dict[str, object] = dict(components)
     for name, text in components.items():
         value = resources[name]

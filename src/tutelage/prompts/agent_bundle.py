@@ -29,14 +29,14 @@ from tutelage.types import Sampling
 def agent_resources(
     agent_spec: AgentSpec, config: PromptConfig, task: Endpoint | None
 ) -> NamedResources:
-    """Return the agent's resources, with an LLM if it needs one and has none.
+    """Return the agent's resources; an LLM is added if the agent needs one and has none.
 
     Raises `ConfigError` for a key that this agent does not use.
     """
     agent = agent_spec.agent
     values = {**agent.own_resources(), **agent_spec.resources}
     if not any(isinstance(v, LLM) for v in values.values()) and needs_model(agent, values):
-        named = POLICY if task is None or _brings_model(agent_spec, config) else task.model
+        named = POLICY if task is None or _has_own_model(agent_spec, config) else task.model
         values = {POLICY: LLM(named, temperature=config.temperature), **values}
     return NamedResources(values)
 
@@ -48,8 +48,8 @@ def build_agent_bundle(
     task: Endpoint | None,
     prices: Mapping[str, Price],
 ) -> AgentBundle:
-    """Return the agent with its models, one of which may be in this process."""
-    own, urls = _brings_model(agent_spec, config), agent_spec.urls
+    """Combine an agent with its models, one of which may be loaded in this process."""
+    own, urls = _has_own_model(agent_spec, config), agent_spec.urls
     llms = {n: v for n, v in resources.items() if isinstance(v, LLM) and not v.tokenizer_only}
     endpoints: dict[str, Endpoint] = {}
     for name, llm in llms.items():
@@ -98,7 +98,7 @@ def build_agent_bundle(
 
 
 def call_limits(config: PromptConfig, builtin: bool) -> CallLimits:
-    """Return the limits of a rollout; custom agents have higher ones."""
+    """Return the limits of the model calls per rollout; custom agents have higher limits."""
     short = builtin and config.environment is None
     usual = CallLimits(4, 4_000, 256) if short else CallLimits(16, 16_000, 2_000)
     return CallLimits(
@@ -108,6 +108,6 @@ def call_limits(config: PromptConfig, builtin: bool) -> CallLimits:
     )
 
 
-def _brings_model(agent_spec: AgentSpec, config: PromptConfig) -> bool:
-    """Return True if a model was passed or named, which then replaces an endpoint's."""
+def _has_own_model(agent_spec: AgentSpec, config: PromptConfig) -> bool:
+    """Return True if a model was passed or named; it then replaces the endpoint's model."""
     return agent_spec.policy is not None or config.model is not None

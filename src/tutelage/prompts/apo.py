@@ -30,7 +30,7 @@ Played = Sequence[tuple[Candidate, CandidateScore]]
 
 @dataclass(frozen=True, slots=True)
 class APO:
-    """Settings of the search."""
+    """Settings of the search algorithm APO."""
 
     beam: int = 2
     branches: int = 3
@@ -49,7 +49,7 @@ class APO:
     needs_optimiser: ClassVar[bool] = True
 
     def proposals(self, rollouts: int, val: int) -> int:
-        """Return the number of proposals that fit; see `Algorithm`."""
+        """Return the number of proposals within a rollout budget; see `Algorithm`."""
         room = max(0, rollouts - val)
         if self.trials:
             return room // (val + self.minibatch + self.trials) * self.branches
@@ -78,11 +78,11 @@ class APO:
                 candidate.decide("accepted", f"in the beam after iteration {number + 1}")
             state.end_round()
 
-    async def _propose(self, state: SearchState, played: Played, number: int) -> list[Candidate]:
-        """Return edits of the prompts of the beam, from critiques of their failures. Components
-        take turns."""
+    async def _propose(self, state: SearchState, scores: Played, number: int) -> list[Candidate]:
+        """Propose edits for the prompts of the beam, based on critiques of their failures.
+        Components are edited in turn."""
         name = state.names[number % len(state.names)]
-        faulty = [(c, s) for c, s in played if s.mendable]
+        faulty = [(c, s) for c, s in scores if s.mendable]
         calls = len(faulty) * (1 + self.branches)
         if self.trials and state.calls_left(calls) < calls:
             return []  # what is known already can still be sorted out

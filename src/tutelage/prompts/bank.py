@@ -35,8 +35,8 @@ _SLOT = re.compile(r"\bX\b")
 def build_bank(
     tools: Mapping[str, Tool], grader: RewardFunction | None = None, hints: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the general phrases, two for each tool, one for the grader's answer form, and the
-    hints."""
+    """Return the candidate phrases: general ones, two per tool, one for the grader's answer format,
+    and the hints."""
     made = [*GENERIC]
     for tool in tools.values():
         made.append(f"Use the tool {tool.name} where it applies.")

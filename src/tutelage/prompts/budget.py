@@ -21,12 +21,12 @@ _SLACK = 1e-9
 
 
 class BudgetExceeded(TutelageError):
-    """The next step exceeds a limit; a search ends here and keeps its best prompt."""
+    """Raised if the next step exceeds a limit; the search then ends and keeps its best prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a search; None is unlimited."""
+    """Limits of a search; None means unlimited."""
 
     rollouts: int | None = None
     optimiser_calls: int | None = None
@@ -42,16 +42,16 @@ class WorstCase:
     optimiser_call: Usage | None = None
 
     def of_rollout(self) -> Spend:
-        """Return the reservation for one rollout."""
+        """Return the amount to reserve for one rollout."""
         return SearchBudget.rollout(self.rollout or Usage(0))
 
     def of_call(self) -> Spend:
-        """Return the reservation for one optimiser call."""
+        """Return the amount to reserve for one optimiser call."""
         return SearchBudget.call(self.optimiser_call or Usage())
 
 
 class SearchBudget:
-    """Spent and reserved amounts; `spent + reserved` never exceeds a limit."""
+    """Budget of a search; the sum of spent and reserved amounts never exceeds a limit."""
 
     def __init__(self, limits: Limits, worst: WorstCase | None = None) -> None:
         self.limits = limits
@@ -63,38 +63,38 @@ class SearchBudget:
 
     @staticmethod
     def rollout(usage: Usage) -> Spend:
-        """Return the cost of one rollout with this usage."""
+        """Return the cost of one rollout with the given usage."""
         return Spend(rollouts=1, task_calls=usage.calls, tokens=usage.tokens, dollars=usage.dollars)
 
     @staticmethod
     def call(usage: Usage) -> Spend:
-        """Return the cost of one optimiser call with this usage; retries do not count."""
+        """Return the cost of one optimiser call with the given usage; retries are not counted."""
         return Spend(optimiser_calls=1, tokens=usage.tokens, dollars=usage.dollars)
 
-    def exceeded(self, worst: Spend) -> str:
-        """Return the name of a limit that this further amount would exceed; empty if none."""
-        wanted = self.spent + self._reserved + worst
-        for name, amount in wanted.to_dict().items():
-            limit, asked = getattr(self.limits, name, None), getattr(worst, name)
-            if limit is not None and asked > 0 and amount > limit * (1 + _SLACK):
+    def exceeded(self, amount: Spend) -> str:
+        """Return the name of a limit that adding the amount would exceed, or an empty string."""
+        wanted = self.spent + self._reserved + amount
+        for name, total in wanted.to_dict().items():
+            limit, asked = getattr(self.limits, name, None), getattr(amount, name)
+            if limit is not None and asked > 0 and total > limit * (1 + _SLACK):
                 return name
         return ""
 
-    def reserve(self, worst: Spend) -> None:
-        """Reserve an amount completely. Raises `BudgetExceeded`."""
-        if name := self.exceeded(worst):
-            raise BudgetExceeded(f"the budget of {name} is spent; raise it to continue the search")
-        self._reserved = self._reserved + worst
+    def reserve(self, amount: Spend) -> None:
+        """Reserve the full amount. Raises `BudgetExceeded` if it exceeds a limit."""
+        if name := self.exceeded(amount):
+            raise BudgetExceeded(f"the budget for {name} is exhausted; increase it to continue")
+        self._reserved = self._reserved + amount
 
-    def settle(self, worst: Spend, actual: Spend) -> None:
-        """Replace a reservation by the actual amount."""
-        self._reserved = self._reserved - worst
+    def settle(self, reserved: Spend, actual: Spend) -> None:
+        """Replace a reservation with the actual amount."""
+        self._reserved = self._reserved - reserved
         self.spent = self.spent + actual
 
     def end_round(self) -> None:
-        """Count a round. Raises `BudgetExceeded` after too many consecutive rounds without a
-        rollout."""
+        """Count a round. Raises `BudgetExceeded` after too many consecutive rounds without new
+        rollouts."""
         self._idle = self._idle + 1 if self.spent.rollouts == self._at_round else 0
         self._at_round = self.spent.rollouts
         if self._idle >= IDLE_ROUNDS:
-            raise BudgetExceeded("the last rounds had nothing new to play")
+            raise BudgetExceeded("the last rounds produced no new rollouts")

@@ -13,8 +13,8 @@ from tutelage.prompts.sentence_model import BATCH, WORTH, round_off
 async def compose(
     state: SearchState, parent: Candidate, component: str, trials: int, number: int
 ) -> list[Candidate]:
-    """Play sets of sentences, then return the best ones as one candidate; none if it was validated
-    before.
+    """Evaluate sets of sentences and return one candidate with the best sentences, or an empty list
+    if that candidate was already validated.
 
     `number` addresses the draws. Trials end early if a full validation would no longer fit the
     budget.

@@ -42,7 +42,7 @@ KIND = "prompt"
 
 
 class PromptConfig(RunSettings):
-    """The configuration of one prompt search."""
+    """Configuration of a prompt search."""
 
     recipe: Literal["math", "prompt"] = "math"
     """`math` is the embedded task, `prompt` a custom agent."""
@@ -146,8 +146,8 @@ def resolve_prompt(
     *,
     file: Path | None = None,
 ) -> PromptConfig:
-    """Return the configuration from flags, a file, and `KEY=VALUE`; later sources override earlier
-    ones.
+    """Return the configuration from a file, flags and `KEY=VALUE` overrides; later sources take
+    precedence.
 
     For the recipe `prompt` the first of `overrides` may be the agent's file. Raises `ConfigError`
     with all issues.
@@ -173,7 +173,7 @@ def resolve_prompt(
 
 
 def prompt_rows() -> list[ReferenceRow]:
-    """Return every key with its type, default and meaning, in the order of the schema."""
+    """Return all keys with their type, default and description, in schema order."""
     schema = PromptConfig.model_json_schema()["properties"]
     return [
         ReferenceRow(
@@ -188,7 +188,7 @@ def prompt_rows() -> list[ReferenceRow]:
 
 
 def _resolve_reference(reference: str) -> str:
-    """Return a file's absolute path, for a resume; return a name unchanged."""
+    """Return the absolute path of a file, as needed for a resume; return a name unchanged."""
     file, colon, name = reference.rpartition(":")
     if not file.endswith(".py"):
         file, colon, name = reference, "", ""
@@ -196,7 +196,7 @@ def _resolve_reference(reference: str) -> str:
 
 
 def _validation_issue(error: ErrorDetails) -> ConfigIssue:
-    """Return the issue of a validation error, with the nearest key for an unknown one."""
+    """Convert a validation error to an issue; for an unknown key, suggest the nearest one."""
     key = str(error["loc"][0])
     if error["type"] != "extra_forbidden":
         return field_issue(PromptConfig, error)
@@ -209,8 +209,8 @@ def _validation_issue(error: ErrorDetails) -> ConfigIssue:
 
 
 def _find_contradictions(config: PromptConfig) -> Iterator[ConfigIssue]:
-    """Yield issues of keys that contradict each other, or that the recipe or algorithm does not
-    use."""
+    """Yield issues for keys that contradict each other, and for keys that the recipe or algorithm
+    does not use."""
     own = config.recipe == PROMPT_RECIPE
     missing = "test" if config.val else "val"
     both = "Pass both, or neither to split the training tasks 40/20/40."

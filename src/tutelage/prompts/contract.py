@@ -22,7 +22,7 @@ Components = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One played task. A missing reward counts 0; `failure` is its cause."""
+    """Result of running the agent on one task. A missing reward counts as 0 (see `failure`)."""
 
     reward: float | None
     exact: bool | None = False
@@ -37,17 +37,17 @@ class Episode:
 
     @property
     def lost(self) -> bool:
-        """Return True if infrastructure failed, so that this is no evidence about the prompt."""
+        """Return True if infrastructure failed, so that the reward is not meaningful."""
         return self.failure is not None and self.failure.infrastructure
 
     @property
     def value(self) -> float:
-        """Return the reward, 0 if there is none."""
+        """Return the reward, or 0 if it is missing."""
         return 0.0 if self.reward is None else self.reward
 
     @staticmethod
     def from_dict(data: JSON) -> Episode:
-        """Return an episode from its `asdict` in the journal."""
+        """Create an episode from its JSON object in the journal."""
         failure = data["failure"] and FailureCause(data["failure"])
         read: JSON = data | {"failure": failure, "usage": Usage(**data["usage"])}
         return Episode(**read)
@@ -55,7 +55,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSlot:
-    """Candidate, split and sample of a rollout."""
+    """Candidate, split and sample number of a rollout."""
 
     candidate: str
     split: Mode
@@ -69,7 +69,7 @@ class RolloutSlot:
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """Tasks for the optimiser (train), for selection (val), and for the final test."""
+    """Tasks for the optimiser (train), for candidate selection (val) and for the final test."""
 
     train: Sequence[Task]
     val: Sequence[Task]
@@ -82,8 +82,8 @@ class Splits:
         self.check_held_out(None)
 
     def check_held_out(self, fields: Collection[str] | None) -> None:
-        """Raise `ConfigError` for test tasks that are also in train or val, compared by input and
-        `fields` (None for all)."""
+        """Raise `ConfigError` if test tasks are also in train or val; tasks are compared by input
+        and `fields` (None for all fields)."""
         known = {hash_task(task, fields) for task in (*self.train, *self.val)}
         shared = sum(hash_task(task, fields) in known for task in self.test)
         if shared:
@@ -110,7 +110,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class OptimiserReply:
-    """One answer of the optimiser LLM."""
+    """Reply of the optimiser LLM."""
 
     text: str
     usage: Usage = field(default_factory=Usage)

@@ -29,16 +29,16 @@ _PROMPT = re.compile(r"<prompt>\n?(.*?)\n?</prompt>", re.DOTALL)
 
 
 class RejectedEdit(Exception):
-    """An edit that is not safe; `law` is the broken rule in one word, `reason` a sentence."""
+    """Raised for an unsafe edit; `rule` names the violated rule, `reason` is a sentence."""
 
-    def __init__(self, law: str, reason: str) -> None:
-        super().__init__(law, reason)
-        self.law = law
+    def __init__(self, rule: str, reason: str) -> None:
+        super().__init__(rule, reason)
+        self.rule = rule
         self.reason = reason
 
 
 def _tokenize(text: str) -> list[str]:
-    """Return words and punctuation in lower case, as an approximation of tokens."""
+    """Split text into lowercase words and punctuation, as an approximation of tokens."""
     return _TOKEN.findall(text.lower())
 
 
@@ -51,10 +51,10 @@ def parse_edit(reply: str) -> str:
 
 
 class EditRules:
-    """All checks, with the seed components and the tasks of a search."""
+    """Checks for edited prompts, based on the seed components and the tasks of a search."""
 
     def __init__(self, seed: Components, tasks: Sequence[Task]) -> None:
-        """An answer shared by a tenth of the tasks is a label, which a prompt may name."""
+        """Collect texts that must not leak; answers shared by a tenth of the tasks are allowed."""
         self._seed = seed
         self._questions = {run for task in tasks for run in _ngrams(question_text(task), OVERLAP)}
         counted = Counter(a for task in tasks for a in {*_expected_answers(task)})
@@ -62,8 +62,8 @@ class EditRules:
         self._expected_answers = {tuple(_tokenize(a)) for a, n in counted.items() if n < label}
 
     def safe(self, component: str, text: str) -> str:
-        """Return the edit with unknown `{names}` escaped. Raises `RejectedEdit` for a leak that the
-        seed does not have, a lost placeholder, and excessive length."""
+        """Return the edit with unknown `{names}` escaped. Raises `RejectedEdit` for a new leak, a
+        lost placeholder or excessive length."""
         seed = self._seed[component]
         shared = ({*_ngrams(text, OVERLAP)} - {*_ngrams(seed, OVERLAP)}) & self._questions
         if shared:
@@ -95,10 +95,10 @@ def _ngrams(text: str, size: int) -> Iterable[tuple[str, ...]]:
     return (tuple(words[i : i + size]) for i in range(len(words) - size + 1))
 
 
-def question_text(task: Task, between: str = " ") -> str:
-    """Return the text of a task's question; empty without a question in chat form."""
+def question_text(task: Task, separator: str = " ") -> str:
+    """Return the question of a task as text, or an empty string if it has no chat messages."""
     try:
-        return between.join(m.content or "" for m in task.messages())
+        return separator.join(m.content or "" for m in task.messages())
     except (KeyError, TypeError, ValueError):
         return ""
 

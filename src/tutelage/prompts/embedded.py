@@ -23,7 +23,7 @@ RECIPE = "tutelage.recipes.prompt_following"
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedDefaults:
-    """Prompt, tools and reward of the default agent, its tasks, and its policy."""
+    """Prompt, tools and reward of the default agent, with its tasks and its policy."""
 
     prompt: str
     """First prompt of a search."""
@@ -38,5 +38,5 @@ class EmbeddedDefaults:
 
 
 def load_embedded_defaults() -> EmbeddedDefaults:
-    """Return the defaults, imported at the first use."""
+    """Import and return the embedded defaults."""
     return cast("EmbeddedDefaults", importlib.import_module(RECIPE).EMBEDDED)

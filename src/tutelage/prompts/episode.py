@@ -15,8 +15,8 @@ from tutelage.types import EXPECTED_FIELDS, Rollout
 def to_episode(
     rollout: Rollout, feedback: str, usage: Usage | None, rule: Success | None = None
 ) -> Episode:
-    """Return the episode of a rollout. `feedback` is the grader's, `usage` the server's count,
-    `rule` the user's definition of success."""
+    """Convert a rollout to an episode. `feedback` is reported by the grader, `usage` by the server;
+    `rule` is the user's success criterion."""
     last = rollout.last
     reward = None if last.reward is None else last.reward.value
     failed = last.failure is not None

@@ -38,8 +38,8 @@ _CAUSES = {EngineError: FailureCause.ENGINE_ERROR, RewardError: FailureCause.REW
 
 
 class SearchJournal:
-    """Finished rollouts and optimiser replies by step key, stored as events of a run. Without a
-    store they are kept in memory, and the search cannot be resumed.
+    """Journal of finished rollouts and optimiser replies by step key, stored as events of a run.
+    Without a store, the entries are kept in memory and the search cannot be resumed.
 
     A key covers everything that the answer depends on (`cache_key`, `OptimiserRequest.key`), so
     another agent, grader, task or request finds no answer.
@@ -55,29 +55,29 @@ class SearchJournal:
         self._began = time.monotonic() - elapsed
 
     def elapsed(self) -> float:
-        """Return the seconds of the search so far, those before a resume included."""
+        """Return the duration of the search in seconds, including the time before a resume."""
         return time.monotonic() - self._began
 
     def get(self, key: str) -> Any:
-        """Return the answer under a step key, or None."""
+        """Return the stored answer for a step key, or None."""
         return self._answers.get(key)
 
     def put(self, key: str, answer: JSON) -> None:
-        """Store an answer, replacing an earlier one. It is on disk when the call returns."""
+        """Store an answer and replace an earlier one. It is on disk when the call returns."""
         self._append_event({"step": key, "answer": answer, "elapsed": self.elapsed()})
 
     def forget(self, keys: Sequence[str]) -> None:
-        """Remove answers that are no evidence, so that a resume repeats their requests."""
+        """Remove answers from the journal, so that a resume repeats their requests."""
         self._append_event({"forget": list(keys)})
 
     def _append_event(self, event: JSON) -> None:
-        """Store an event and apply it."""
+        """Store an event and apply it to the answers."""
         if self._store is not None:
             self._store.put_events(self._run_id, EVENTS, [event])
         self._apply_event(event)
 
     def _apply_event(self, event: JSON) -> None:
-        """Add or remove the answers of an event."""
+        """Update the answers with an event."""
         for key in event.get("forget", ()):
             self._answers.pop(key, None)
         if "step" in event:
@@ -86,7 +86,7 @@ class SearchJournal:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationItem:
-    """A task of a split, and the number of the sample."""
+    """Task, split and sample number of one rollout."""
 
     split: Mode
     task: Task
@@ -95,7 +95,7 @@ class EvaluationItem:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationJob:
-    """A candidate and the items to play it on."""
+    """Candidate and the items for its evaluation."""
 
     candidate: str
     components: Components
@@ -104,19 +104,19 @@ class EvaluationJob:
 
 @dataclass(frozen=True, slots=True)
 class CandidateScore:
-    """The episodes of a candidate, paired with its items by position."""
+    """Episodes of a candidate, in the same order as its items."""
 
     items: tuple[EvaluationItem, ...]
     episodes: tuple[Episode, ...]
 
     @property
     def outcomes(self) -> tuple[float | None, ...]:
-        """Return one reward per item; None if infrastructure lost it."""
+        """Return one reward per item, or None for an item lost to an infrastructure failure."""
         return tuple(None if e.lost else e.value for e in self.episodes)
 
     @property
     def judged(self) -> tuple[Episode, ...]:
-        """Return the episodes that infrastructure did not lose."""
+        """Return the episodes that were not lost to infrastructure failures."""
         return tuple(e for e in self.episodes if not e.lost)
 
     @property
@@ -125,50 +125,50 @@ class CandidateScore:
         pairs = zip(self.items, self.episodes, strict=True)
         return [(item, episode) for item, episode in pairs if not episode.lost]
 
-    def worst(self, most: int) -> list[tuple[EvaluationItem, Episode]]:
-        """Return the `most` judged episodes with the lowest rewards, with their items."""
-        return sorted(self.evidence, key=lambda pair: pair[1].value)[:most]
+    def worst(self, count: int) -> list[tuple[EvaluationItem, Episode]]:
+        """Return up to `count` judged episodes with the lowest rewards, with their items."""
+        return sorted(self.evidence, key=lambda pair: pair[1].value)[:count]
 
     @property
     def reward(self) -> float:
-        """Return the mean reward of the judged episodes; 0 without any."""
+        """Return the mean reward of the judged episodes, or 0 if there are none."""
         return sum(e.value for e in self.judged) / max(1, len(self.judged))
 
     @property
     def exact(self) -> float | None:
-        """Return the share of right answers; None if a graded reward does not define them."""
+        """Return the share of right answers, or None if a graded reward does not define them."""
         if any(e.exact is None for e in self.episodes):
             return None
         return sum(bool(e.exact) for e in self.judged) / max(1, len(self.judged))
 
     @property
     def mendable(self) -> bool:
-        """Return True if an edit could improve a reward."""
+        """Return True if an edit could improve the reward of an episode."""
         return not self.infra_error and any(e.value < 1 for e in self.judged)
 
     @property
     def infra_error(self) -> bool:
-        """Return True if infrastructure lost too many rollouts to score the candidate."""
+        """Return True if too many rollouts were lost to score the candidate."""
         lost = len(self.episodes) - len(self.judged)
         return lost > INFRASTRUCTURE_SHARE * len(self.episodes)
 
     @property
     def first_loss(self) -> str:
-        """Return the message of the first rollout that infrastructure lost; empty without one."""
+        """Return the error message of the first lost rollout, or an empty string."""
         return next((e.feedback for e in self.episodes if e.lost), "")
 
 
 def judged_pairs(
-    ours: Iterable[float | None], theirs: Iterable[float | None]
+    first: Iterable[float | None], second: Iterable[float | None]
 ) -> tuple[list[float], list[float]]:
-    """Return both sequences of rewards, without pairs of which infrastructure lost one."""
-    pairs = zip(ours, theirs, strict=True)
-    both = [(one, two) for one, two in pairs if one is not None and two is not None]
-    return [one for one, _ in both], [two for _, two in both]
+    """Return both sequences of rewards, without pairs in which a rollout was lost."""
+    pairs = zip(first, second, strict=True)
+    kept = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return [a for a, _ in kept], [b for _, b in kept]
 
 
 def cache_key(components: Components, item: EvaluationItem, fingerprint: str) -> str:
-    """Return the step key of a rollout.
+    """Return the journal key of a rollout.
 
     Covers every component, the split and content of the task, the sample, and the fingerprint of
     agent, grader, model and sampling parameters: never a position in a list.
@@ -181,13 +181,13 @@ def cache_key(components: Components, item: EvaluationItem, fingerprint: str) ->
 
 
 def _hash_json(value: object) -> str:
-    """Return a hash of a value as sorted JSON."""
+    """Return a hash of a value, serialized as JSON with sorted keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=repr)
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 class Evaluator:
-    """Plays batches of rollouts. `name` is the stage of a search: search, test, confirm."""
+    """Evaluates batches of rollouts. `name` is the stage of the search: search, test or confirm."""
 
     def __init__(
         self,
@@ -209,8 +209,9 @@ class Evaluator:
         """Cost by candidate id."""
 
     async def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[CandidateScore]:
-        """Return one score per job. Raises `BudgetExceeded` before a rollout that does not fit, and
-        `EngineError` if endpoint or grader fail continuously, after which a resume plays again."""
+        """Return one score per job. Raises `BudgetExceeded` before a rollout that exceeds the
+        budget, and `EngineError` if the endpoint or the grader fails repeatedly; a resume then
+        repeats those rollouts."""
         async with self._lock:
             slots = [
                 (cache_key(job.components, item, self.settings.fingerprint), job, item)
@@ -258,12 +259,12 @@ class Evaluator:
             ]
 
     def forget_lost(self) -> None:
-        """Remove rollouts that infrastructure lost from the journal, so that a resume repeats
-        them."""
+        """Remove rollouts lost to infrastructure failures from the journal, so that a resume
+        repeats them."""
         self.journal.forget([key for key, episode in self._known.items() if episode.lost])
 
     async def _play_item(self, job: EvaluationJob, item: EvaluationItem) -> Episode:
-        """Play one item of a job; exceptions of the agent become a failed episode."""
+        """Run one item of a job; an exception of the agent becomes a failed episode."""
         slot_key = cache_key(job.components, item, fingerprint="")
         slot = RolloutSlot(job.candidate, item.split, item.sample, slot_key)
         frozen = MappingProxyType(dict(job.components))

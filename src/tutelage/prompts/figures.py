@@ -27,7 +27,7 @@ _OPTIMISER = ("gradient", "edit")
 
 
 def build_figures(files: RunFiles) -> Figures:
-    """Return the figures of a search."""
+    """Return the figures of a prompt search for reports."""
     settings, result = files.settings, files.result
     measure: Measure = "sampled" if settings.get("temperature") else "greedy"
     own = files.config.get("python") or settings.get("agent")
@@ -86,7 +86,7 @@ HOLDOUT_COLUMNS = ("seed", "best", "difference", "95 % interval", "wins", "losse
 
 
 def holdout_rows(test: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield the row of the reward, and of right answers if the reward defines them."""
+    """Yield a table row for the reward and, if defined, a row for right answers."""
     for name in ("reward", "exact"):
         if (gap := test[name]) is not None:
             yield (
@@ -100,18 +100,18 @@ def holdout_rows(test: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def judged_lines(test: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the number of judged rollouts of each prompt, as text."""
+    """Yield a text with the number of judged rollouts for each prompt."""
     for side in ("seed", "best"):
         if f"{side}_sums" in test:
             yield f"{side}: {judged_text(evaluation_of_record(test[f'{side}_sums']))}"
 
 
-def spend_text(spent: Mapping[str, Any], number: Callable[[float], str]) -> str:
-    """Return the nonzero costs as text: `120 rollouts, 8 optimiser calls, 31 200 tokens,
+def spend_text(spent: Mapping[str, Any], format_number: Callable[[float], str]) -> str:
+    """Format the nonzero costs as text: `120 rollouts, 8 optimiser calls, 31 200 tokens,
     $0.0123`."""
     nouns = {"rollouts": "rollout", "optimiser_calls": "optimiser call", "tokens": "token"}
     words = [
-        f"{number(spent[name])} {noun}{'s' * (spent[name] != 1)}"
+        f"{format_number(spent[name])} {noun}{'s' * (spent[name] != 1)}"
         for name, noun in nouns.items()
         if spent[name]
     ]

@@ -28,7 +28,7 @@ MERGE_TASKS = 5
 
 @dataclass(frozen=True, slots=True)
 class GEPA:
-    """Settings of the search, by default the paper's."""
+    """Settings of the search algorithm GEPA; the defaults are those of the paper."""
 
     minibatch: int = 3
     """Training tasks per step."""
@@ -41,16 +41,16 @@ class GEPA:
     needs_optimiser: ClassVar[bool] = True
 
     def proposals(self, rollouts: int, val: int) -> int:
-        """Return the number of proposals that fit; see `Algorithm`."""
+        """Return the number of proposals within a rollout budget; see `Algorithm`."""
         return max(0, rollouts - val) // (val + 2 * self.minibatch)
 
     async def search(self, state: SearchState) -> None:
         """Run the search; see `Algorithm`."""
-        one_pass = -(-len(state.train) // self.minibatch)
+        pass_size = -(-len(state.train) // self.minibatch)
         turns = {state.seed.id: 0}
         """Number of the component that each candidate is edited in next."""
         merged, tried = 0, set[tuple[str, ...]]()
-        for number, rng, parent, tasks in draw_steps(state, self.rounds, self.minibatch, one_pass):
+        for number, rng, parent, tasks in draw_steps(state, self.rounds, self.minibatch, pass_size):
             (before,) = await state.score([parent], Mode.TRAIN, tasks)
             accepted = False
             if before.mendable:
@@ -68,10 +68,10 @@ class GEPA:
 
 
 def draw_steps(
-    state: SearchState, limit: int | None, size: int, one_pass: int
+    state: SearchState, limit: int | None, size: int, pass_size: int
 ) -> Iterator[tuple[int, random.Random, Candidate, list[Task]]]:
-    """Yield the number, generator, parent and training tasks of each step. A reported round is a
-    pass over the training tasks, of `one_pass` steps."""
+    """Yield the number, random generator, parent and training tasks of each step. A reported round
+    is one pass over the training tasks and consists of `pass_size` steps."""
     for number in rounds(limit):
         if not state.validated:
             return
@@ -80,20 +80,20 @@ def draw_steps(
         wins = frontier({i: score.outcomes for i, (_, score) in state.validated.items()})
         parent, _ = state.validated[rng.choices(list(wins), list(wins.values()))[0]]
         # Training tasks are shuffled again each epoch; the last minibatch repeats its own.
-        epoch, place = divmod(number, one_pass)
+        epoch, place = divmod(number, pass_size)
         order = list(state.train)
         state.seeds.child("gepa", "epoch", epoch).python().shuffle(order)
         order += (order[::-1] * size)[: -len(order) % size]
         yield number, rng, parent, order[place * size :][:size]
-        if (number + 1) % one_pass == 0:
+        if (number + 1) % pass_size == 0:
             state.end_round()
 
 
 async def _validate_child(
     state: SearchState, child: Candidate, before: CandidateScore, tasks: Sequence[Task]
 ) -> bool:
-    """Play a child on its parent's minibatch, and on all validation tasks if it is better; return
-    True if it is."""
+    """Evaluate a child on its parent's minibatch and, if it is better, on all validation tasks.
+    Return True if it is accepted."""
     (after,) = await state.score([child], Mode.TRAIN, tasks)
     if after.infra_error:
         return False
@@ -107,7 +107,7 @@ async def _validate_child(
 
 
 def frontier(rewards: Mapping[str, Sequence[float | None]]) -> dict[str, int]:
-    """Return the number of tasks on which each undominated candidate is best, in the order of
+    """Return the number of tasks on which each non-dominated candidate is best, in the order of
     `rewards`.
 
     A reward of None was not judged and is ignored. A candidate is pruned if every task on which it
@@ -134,10 +134,11 @@ def frontier(rewards: Mapping[str, Sequence[float | None]]) -> dict[str, int]:
 
 
 async def merge(
-    state: SearchState, rng: random.Random, tried: set[tuple[str, ...]]
+    state: SearchState, rng: random.Random, history: set[tuple[str, ...]]
 ) -> list[Candidate]:
-    """Return a child of two members of the front that changed different components of a common
-    ancestor, if it matches both on a few validation tasks. `tried` holds earlier merges."""
+    """Merge two candidates of the front that changed different components of a common ancestor.
+    Return the child if it matches both on a few validation tasks; `history` contains earlier
+    merges."""
     outcomes = {i: score.outcomes for i, (_, score) in state.validated.items()}
     front = [state.validated[i][0] for i in frontier(outcomes)]
     for _ in range(MERGE_ATTEMPTS if len(front) > 1 else 0):
@@ -166,9 +167,9 @@ async def merge(
             elif theirs not in (text, mine):
                 changes[name] = better.components[name]
         mark = (one.id, two.id, *changes.values())
-        if mark in tried:
+        if mark in history:
             continue
-        tried.add(mark)
+        history.add(mark)
         return [
             child
             for child in state.propose([one, two], changes, "merge")
@@ -178,13 +179,13 @@ async def merge(
 
 
 async def _validate_merge(
-    state: SearchState, child: Candidate, one: Candidate, two: Candidate, rng: random.Random
+    state: SearchState, child: Candidate, first: Candidate, second: Candidate, rng: random.Random
 ) -> bool:
-    """Play a merged prompt on tasks that each parent wins and on which they tie, then on all;
-    return True if it is kept."""
+    """Evaluate a merged prompt on tasks that each parent wins and on ties, then on all tasks.
+    Return True if it is accepted."""
     sides: dict[int, list[Task]] = {1: [], -1: [], 0: []}
     for task in state.val:
-        gap = state.mean(one, [task]) - state.mean(two, [task])
+        gap = state.mean(first, [task]) - state.mean(second, [task])
         sides[(gap > 0) - (gap < 0)].append(task)
     few: list[Task] = []
     for side in sides.values():
@@ -194,7 +195,7 @@ async def _validate_merge(
     (score,) = await state.score([child], Mode.VAL, few)
     if score.infra_error:
         return False
-    least = max(state.mean(one, few), state.mean(two, few))
+    least = max(state.mean(first, few), state.mean(second, few))
     if score.reward < least:
         child.decide("rejected", f"{score.reward:.3g} on {len(few)} tasks, a parent {least:.3g}")
         return False
@@ -203,6 +204,6 @@ async def _validate_merge(
 
 
 def _find_ancestors(lineage: Lineage, candidate: Candidate) -> list[Candidate]:
-    """Return the ancestors of a candidate."""
+    """Return all ancestors of a candidate."""
     parents = [one for one in lineage if one.id in candidate.parents]
     return [*parents, *(above for one in parents for above in _find_ancestors(lineage, one))]

@@ -39,8 +39,7 @@ from tutelage.types import JSON, Mode, Task
 
 @dataclass(frozen=True, slots=True)
 class HoldoutResult:
-    """The result of the held-out test; means are over tasks, `looks` is the number of tests so
-    far."""
+    """Result of the held-out test. Means are over tasks; `looks` is the number of tests so far."""
 
     verdict: Verdict
     tasks: int
@@ -59,7 +58,7 @@ class HoldoutResult:
     best_sums: OutcomeSums
 
     def to_dict(self) -> JSON:
-        """Return a JSON object."""
+        """Convert the result to a JSON object."""
         sums = {"seed_sums": self.seed_sums.record(), "best_sums": self.best_sums.record()}
         return asdict(self) | sums | {"verdict": self.verdict.value}
 
@@ -70,11 +69,11 @@ async def run_holdout_test(
     best: Components,
     tasks: Sequence[Task],
     seeds: SeedTree,
-    looks: int = 1,
+    number: int = 1,
 ) -> HoldoutResult:
-    """Play both prompts on every test task and compare them in pairs; `looks` includes this test.
-    Raises `EngineError` if more than 1 % of either was lost, after which a resume plays those
-    again."""
+    """Evaluate both prompts on all test tasks and compare them in pairs; `number` is the number of
+    this test. Raises `EngineError` if more than 1 % of the rollouts of a prompt were lost; a resume
+    repeats them."""
     samples = evaluator.settings.samples
     items = [EvaluationItem(Mode.TEST, task, sample) for task in tasks for sample in range(samples)]
     before, after = await evaluator.evaluate(
@@ -88,14 +87,14 @@ async def run_holdout_test(
                 "judged, too few for a verdict; the others failed because of infrastructure, the "
                 f"first with {score.first_loss!r}; fix it, then resume"
             )
-    return compare_scores(before, after, samples, seeds, looks)
+    return compare_scores(before, after, samples, seeds, number)
 
 
 def compare_scores(
-    before: CandidateScore, after: CandidateScore, samples: int, seeds: SeedTree, looks: int = 1
+    before: CandidateScore, after: CandidateScore, samples: int, seeds: SeedTree, number: int = 1
 ) -> HoldoutResult:
-    """Compare two scores over the same items; samples of a task are averaged first. Lost rollouts
-    are ignored, and tasks without a judged rollout on one side."""
+    """Compare two scores over the same items, averaged over the samples of each task. Lost rollouts
+    are ignored, and so are tasks that have no judged rollout on one side."""
     places = range(0, len(before.episodes), samples)
     sides = [
         [[e for e in score.episodes[i : i + samples] if not e.lost] for i in places]
@@ -104,7 +103,7 @@ def compare_scores(
     pairs = [(old, new) for old, new in zip(*sides, strict=True) if old and new]
 
     def means(value: Callable[[Episode], float]) -> list[list[float]]:
-        """Return the mean of each task, on both sides."""
+        """Return the mean of each task, for both sides."""
         return [
             [sum(map(value, part)) / len(part) for part in side]
             for side in zip(*pairs, strict=True)
@@ -126,14 +125,14 @@ def compare_scores(
         seed_exact=sum(exact_a) / len(a) if defined else None,
         best_exact=sum(exact_b) / len(b) if defined else None,
         p_value=sign_test(reward.wins, reward.losses),
-        looks=looks,
+        looks=number,
         seed_sums=_sum_outcomes(before, kind),
         best_sums=_sum_outcomes(after, kind),
     )
 
 
 def _sum_outcomes(score: CandidateScore, kind: RewardKind) -> OutcomeSums:
-    """Return counts and rates of a score's rollouts."""
+    """Compute the counts and rates of the rollouts of a score."""
     outcomes: list[RolloutOutcome] = []
     for item, e, reward in zip(score.items, score.episodes, score.outcomes, strict=True):
         cause, called = e.failure and e.failure.value, e.usage.calls > 0

@@ -26,7 +26,7 @@ LINEAGE_FILE = "lineage.jsonl"
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """One proposed prompt; `decision` is the latest decision."""
+    """A proposed prompt; `decision` is the latest decision about it."""
 
     id: str
     components: Components
@@ -40,11 +40,11 @@ class Candidate:
     reason: str = ""
 
     def decide(self, decision: str, reason: str) -> None:
-        """Set the latest decision."""
+        """Set the latest decision and its reason."""
         self.decision, self.reason = decision, reason
 
     def note(self, split: str, score: CandidateScore) -> None:
-        """Record a score; a larger score of the same split replaces it."""
+        """Record the score of a split, unless a score on more tasks is already recorded."""
         if split not in self.scores or self.scores[split]["n"] <= len(score.episodes):
             whole = len(score.judged) == len(score.episodes)
             self.scores[split] = {
@@ -56,7 +56,7 @@ class Candidate:
 
 
 class Lineage(list[Candidate]):
-    """Candidates in the order of their proposal."""
+    """List of candidates in the order of their proposal."""
 
     def __init__(self, seeds: SeedTree) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Lineage(list[Candidate]):
         critique: str = "",
         cost: Spend | None = None,
     ) -> Candidate:
-        """Append a proposal and return it; its diff is against the first parent."""
+        """Append a proposal and return it; its diff is relative to the first parent."""
         lines: list[str] = []
         for name in components if parents else ():
             old, new = parents[0].components[name].split("\n"), components[name].split("\n")
@@ -88,14 +88,14 @@ class Lineage(list[Candidate]):
         return candidate
 
     def jsonl(self) -> str:
-        """Return one JSON object per line, with sorted keys."""
+        """Return the candidates as JSON lines with sorted keys."""
         return "".join(
             json.dumps(asdict(e), ensure_ascii=False, sort_keys=True) + "\n" for e in self
         )
 
 
 def read_lineage(folder: RunFolder) -> list[JSON]:
-    """Return the candidates of a run in order. Raises `RunError` if there are none yet."""
+    """Read the candidates of a run in order. Raises `RunError` if there are none yet."""
     path = folder.path / LINEAGE_FILE
     if not path.is_file():
         raise RunError(
@@ -106,7 +106,7 @@ def read_lineage(folder: RunFolder) -> list[JSON]:
 
 
 def score_text(entry: JSON) -> str:
-    """Return `val 0.95 on 20 (exact 0.90)` for each split that a candidate was played on."""
+    """Format the scores of each split as text, such as `val 0.95 on 20 (exact 0.90)`."""
     words: list[str] = []
     for split, s in sorted(entry["scores"].items(), reverse=True):
         exact = "" if s["exact"] is None else f" (exact {s['exact']:.2f})"
@@ -115,8 +115,8 @@ def score_text(entry: JSON) -> str:
 
 
 def find_candidate(entries: Sequence[JSON], prefix: str) -> JSON:
-    """Return the candidate whose id begins with `prefix`, or `seed` or `best`. Raises
-    `RunError`."""
+    """Find a candidate by a prefix of its id, or by the name `seed` or `best`. Raises `RunError` if
+    no single candidate matches."""
     if prefix == "seed":
         return entries[0]
     if prefix == "best":

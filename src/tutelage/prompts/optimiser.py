@@ -27,7 +27,7 @@ from tutelage.types import JSON, Message
 
 @dataclass(frozen=True, slots=True)
 class OptimiserRequest:
-    """One request to an optimiser role; `step_key` is unique in the search."""
+    """Request to an optimiser role; `step_key` is unique in the search."""
 
     role: str
     messages: Sequence[Message]
@@ -35,7 +35,7 @@ class OptimiserRequest:
 
     @property
     def key(self) -> str:
-        """Return the key of its answer in the journal, which depends on the text."""
+        """Return the key of the reply in the journal, which depends on the request text."""
         text = json.dumps([self.role, [m.to_dict() for m in self.messages]])
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         return f"ask/{self.step_key}/{digest}"
@@ -43,7 +43,7 @@ class OptimiserRequest:
 
 @dataclass(frozen=True, slots=True)
 class _ReplyOutcome:
-    """The text of a reply, or the problem, and its cost."""
+    """Text or problem of a reply, and its cost."""
 
     text: str
     problem: str = ""
@@ -52,29 +52,29 @@ class _ReplyOutcome:
 
     @property
     def reason(self) -> str:
-        """Return the problem with its kind, for the lineage."""
+        """Return the problem with its type, for the lineage."""
         return f"{'unanswered' if self.unanswered else 'malformed'}: {self.problem}"
 
-    def read(self, reader: Callable[[str], str]) -> _ReplyOutcome:
-        """Apply `reader` to the text; a `RejectedEdit` becomes the problem."""
+    def read(self, parser: Callable[[str], str]) -> _ReplyOutcome:
+        """Parse the text with `parser`; a `RejectedEdit` becomes the problem."""
         if self.problem:
             return self
         try:
-            return replace(self, text=reader(self.text))
+            return replace(self, text=parser(self.text))
         except RejectedEdit as rejected:
             return replace(self, text="", problem=rejected.reason)
 
 
 class Optimiser:
-    """Sends requests within the budget, and stores the answers."""
+    """Sends requests to the optimiser LLM within the budget, and stores the replies."""
 
     def __init__(self, ask: Ask, budget: SearchBudget, journal: SearchJournal) -> None:
         self._ask, self._budget, self._journal = ask, budget, journal
 
     async def read(
-        self, requests: Sequence[OptimiserRequest], reader: Callable[[str], str]
+        self, requests: Sequence[OptimiserRequest], parser: Callable[[str], str]
     ) -> list[_ReplyOutcome]:
-        """Send all requests, parse each reply, and repeat a request once if `reader` raises
+        """Send all requests and parse each reply. A request is repeated once if `parser` raises
         `RejectedEdit`.
 
         Raises `BudgetExceeded` before a request that does not fit, `EngineError` if the endpoint
@@ -87,7 +87,7 @@ class Optimiser:
                 f"the optimiser LLM ({requests[0].role}) does not answer: {first[0].problem}; "
                 "fix it, then resume"
             )
-        outcomes = [reply.read(reader) for reply in first]
+        outcomes = [reply.read(parser) for reply in first]
         again = [i for i, read in enumerate(outcomes) if read.problem and not first[i].problem]
         repairs: list[OptimiserRequest] = []
         for i in again:
@@ -96,7 +96,7 @@ class Optimiser:
             repairs.append(OptimiserRequest(asked.role, messages, key))
         for i, reply in zip(again, await self._send(repairs), strict=True):
             cost = outcomes[i].cost + reply.cost
-            outcomes[i] = replace(reply.read(reader), cost=cost, unanswered=False)
+            outcomes[i] = replace(reply.read(parser), cost=cost, unanswered=False)
         return outcomes
 
     async def _send(self, requests: Sequence[OptimiserRequest]) -> list[_ReplyOutcome]:
@@ -109,7 +109,7 @@ class Optimiser:
         return outcomes
 
     async def _send_one(self, request: OptimiserRequest) -> _ReplyOutcome:
-        """Return the outcome of a request from the journal, else from the endpoint."""
+        """Return the outcome of a request, from the journal if possible, else from the endpoint."""
         answer: JSON | None = self._journal.get(request.key)
         if answer is None:
             try:

@@ -23,7 +23,7 @@ SECONDS = 120.0
 
 
 class OptimiserClient:
-    """Client of the LLMs of all optimiser roles; see `contract.py`, `Ask`. Used on one event loop.
+    """Client for the LLMs of all optimiser roles, used on one event loop; see `contract.py`.
 
     A request has a seed of the seed tree if the server accepts one. Raises `EngineError` after all
     retries.
@@ -36,7 +36,7 @@ class OptimiserClient:
         seeds: SeedTree,
         sampling: Sampling,
     ) -> None:
-        """`prices` by role; None is unknown and counts no dollars."""
+        """Create the clients. `prices` are by role; an unknown price (None) counts as 0 dollars."""
         self.unknown = 0
         """Calls without a usage in the server's reply."""
         self._sampling = sampling
@@ -57,7 +57,7 @@ class OptimiserClient:
     async def __call__(
         self, role: str, messages: Sequence[Message], step_key: str
     ) -> OptimiserReply:
-        """Return the reply to one request; `step_key` addresses its seed."""
+        """Send one request and return the reply; the seed is derived from `step_key`."""
         client = self._clients[role]
         seed = self._seeds.child(step_key).value(31)
         call = await client.chat(messages, sampling=self._sampling, agent=role, seed=seed)
@@ -69,12 +69,12 @@ class OptimiserClient:
         return OptimiserReply(call.answer, Usage(1, prompt + completion, dollars))
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         for client in self._clients.values():
             await client.close()
 
 
 def worst_call(prices: Sequence[Price | None], reply_tokens: int) -> Usage:
-    """Return the maximum usage of one request to an optimiser, at the highest of these prices."""
+    """Return the maximum usage of one optimiser request, at the highest of the given prices."""
     dearest = max((p.cost(REQUEST_TOKENS, reply_tokens) for p in prices if p), default=0.0)
     return Usage(1, REQUEST_TOKENS + reply_tokens, dearest)

@@ -50,7 +50,7 @@ REMOTE_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """An agent without its models."""
+    """Specification of an agent without its models."""
 
     agent: Agent
     resources: NamedResources
@@ -88,7 +88,7 @@ class AgentBundle:
 
 
 class CandidateRunner(RolloutManager):
-    """A manager that plays candidates; once entered it is a `Play`."""
+    """Rollout manager that runs candidate prompts; it implements `Play`."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class CandidateRunner(RolloutManager):
         on_rollout: Callable[[Rollout], None],
         run: Run | None = None,
     ) -> None:
-        """`on_rollout` receives each rollout; `run` stores it, without a run nothing is stored."""
+        """Create a runner. `on_rollout` receives each rollout; `run` stores rollouts if set."""
         self._servers = RemoteServers(bundle.endpoints, timeout=REMOTE_SECONDS)
         super().__init__(
             bundle.spec.agent,
@@ -118,7 +118,7 @@ class CandidateRunner(RolloutManager):
         """Calls without a usage in the server's reply."""
 
     async def __call__(self, components: Components, task: Task, slot: RolloutSlot) -> Episode:
-        """Play one rollout of a candidate and return its episode."""
+        """Run one rollout of a candidate and return its episode."""
         bundle, run = self._bundle, self._run
         seeds = self._seeds.child("play", slot.key)
         spec = RolloutSpec(task, slot.split, task.id, slot.sample, seeds, label=slot.candidate)
@@ -129,13 +129,13 @@ class CandidateRunner(RolloutManager):
         meter = UsageMeter(bundle.caps)
         sessions: list[RolloutSession] = []
 
-        def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
+        def store_rollout(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
             if run is not None:
                 run.writer.submit_spans(run.id, spans)
                 run.writer.submit([rollout])
             self._on_rollout(rollout)
 
-        def metered(name: str, seeds: SeedTree) -> ChatClient:
+        def make_client(name: str, seeds: SeedTree) -> ChatClient:
             seeded = seeds.child("seed") if bundle.sampling.temperature > 0 else None
             client = self._servers(name, seeds)
             return MeteredClient(client, meter, bundle.prices.get(name), seeded)
@@ -153,9 +153,9 @@ class CandidateRunner(RolloutManager):
             self._settings,
             max_tokens=bundle.sampling.max_tokens,
             resources=with_components(self.resources, components),
-            remote=metered,
+            remote=make_client,
             reward=bundle.spec.reward,
-            on_spans=keep,
+            on_spans=store_rollout,
             on_session=sessions.append,
             on_traces=self._traces,
             environment=bundle.spec.environment,

@@ -26,7 +26,7 @@ reward, since they are few."""
 
 @dataclass(frozen=True, slots=True)
 class Reflect:
-    """Settings of the search."""
+    """Settings of the search algorithm `reflect`."""
 
     minibatch: int = 6
     """Training tasks per step."""
@@ -43,23 +43,23 @@ class Reflect:
     needs_optimiser: ClassVar[bool] = True
 
     def proposals(self, rollouts: int, val: int) -> int:
-        """Return the number of proposals that fit; see `Algorithm`."""
+        """Return the number of proposals within a rollout budget; see `Algorithm`."""
         return max(0, rollouts - val) // (val + self.minibatch + self.trials) * self.asks
 
     async def search(self, state: SearchState) -> None:
         """Run the search; see `Algorithm`."""
         size, tried = min(self.minibatch, len(state.train)), set[tuple[str, ...]]()
-        one_pass = len(state.train) // size
-        for number, rng, parent, tasks in draw_steps(state, self.rounds, size, one_pass):
-            kept = await self._step(state, parent, tasks, number)
+        pass_size = len(state.train) // size
+        for number, rng, parent, tasks in draw_steps(state, self.rounds, size, pass_size):
+            kept = await self._run_step(state, parent, tasks, number)
             if kept and len(state.names) > 1:
                 await merge(state, rng, tried)
 
-    async def _step(
+    async def _run_step(
         self, state: SearchState, parent: Candidate, tasks: list[Task], number: int
     ) -> bool:
-        """Reflect on failures, estimate the sentences, and validate the composed child; return True
-        if it is kept. Components take turns."""
+        """Reflect on failures, estimate the effects of the sentences, and validate the composed
+        child. Return True if it is accepted. Components are edited in turn."""
         (before,) = await state.score([parent], Mode.TRAIN, tasks)
         if not before.mendable:
             return False

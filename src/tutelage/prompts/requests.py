@@ -35,18 +35,18 @@ _PIECE = re.compile(r"\s*(?:\w+|[^\w\s])")
 Shown = Sequence[tuple[EvaluationItem, Episode]]
 
 
-def critique(component: str, text: str, shown: Shown) -> list[Message]:
-    """Return a request for the reasons of failed rollouts (the textual gradient)."""
+def critique(component: str, text: str, rollouts: Shown) -> list[Message]:
+    """Return messages that request a critique of failed rollouts (the textual gradient)."""
     return _build_messages(
         "You find out why an AI agent fails. You give a short critique and no new prompt.",
         f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
-        f"The agent played these tasks:\n\n{_format_rollouts(shown)}\n\n"
+        f"The agent played these tasks:\n\n{_format_rollouts(rollouts)}\n\n"
         "Write a critique: what in the text, or missing from it, led to the bad rewards?",
     )
 
 
 def edit(component: str, text: str, criticism: str, style: str) -> list[Message]:
-    """Return a request for a new text that answers a critique, in one of `STYLES`."""
+    """Return messages that request a new text based on a critique, in one of the `STYLES`."""
     return _build_messages(
         "You improve the instructions of an AI agent.",
         f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
@@ -54,32 +54,32 @@ def edit(component: str, text: str, criticism: str, style: str) -> list[Message]
     )
 
 
-def reflect(component: str, text: str, shown: Shown) -> list[Message]:
-    """Return a request for a new text from the evidence (GEPA's reflective mutation)."""
+def reflect(component: str, text: str, rollouts: Shown) -> list[Message]:
+    """Return messages that request a new text based on rollouts (GEPA's reflective mutation)."""
     return _build_messages(
         "You improve the instructions of an AI agent from what happened when it followed them.",
         f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
-        f"The agent played these tasks:\n\n{_format_rollouts(shown)}\n\n"
+        f"The agent played these tasks:\n\n{_format_rollouts(rollouts)}\n\n"
         f"Work out what the agent needs to be told, then write a new text. {_RULES}",
     )
 
 
-def repair(asked: Sequence[Message], reply: str, problem: str) -> list[Message]:
-    """Return a repeated request with the problem of the reply."""
+def repair(messages: Sequence[Message], reply: str, problem: str) -> list[Message]:
+    """Return messages that repeat a request and describe the problem of its reply."""
     return [
-        *asked,
+        *messages,
         Message("assistant", reply or "(nothing)"),
         Message("user", f"That cannot be used: {problem}. {_RULES}"),
     ]
 
 
 def _build_messages(system: str, user: str) -> list[Message]:
-    """Return a system and a user message."""
+    """Return a system message and a user message."""
     return [Message("system", system), Message("user", user)]
 
 
 def cut_middle(text: str, limit: int) -> str:
-    """Return `text` without its middle if it has more than `limit` tokens."""
+    """Return `text`, with its middle removed if it has more than `limit` tokens."""
     pieces = _PIECE.findall(text)
     if len(pieces) <= limit:
         return text
@@ -89,17 +89,17 @@ def cut_middle(text: str, limit: int) -> str:
     return f"{''.join(pieces[:head])}\n[... {left_out} tokens left out ...]\n{end}"
 
 
-def _format_rollouts(shown: Shown) -> str:
-    """Return the rollouts as text, each with an equal share of the request."""
-    share = min(TRACE_TOKENS, REQUEST_TOKENS // max(1, len(shown)))
+def _format_rollouts(rollouts: Shown) -> str:
+    """Format the rollouts as text; each rollout gets an equal share of the request."""
+    share = min(TRACE_TOKENS, REQUEST_TOKENS // max(1, len(rollouts)))
     return "\n\n".join(
         f"<rollout>\n{cut_middle(_format_rollout(item, episode), share)}\n</rollout>"
-        for item, episode in shown
+        for item, episode in rollouts
     )
 
 
 def _format_rollout(item: EvaluationItem, episode: Episode) -> str:
-    """Return one rollout as text."""
+    """Format one rollout as text."""
     asked = question_text(item.task, "\n") or item.task.title
     fields = {
         "Trace": episode.trace,

@@ -81,7 +81,7 @@ _REMEDIES = {
 @register
 @dataclass
 class PromptSearch(RunKind):
-    """A search for better prompts as a run; answers in its journal are not repeated."""
+    """Prompt search as a run; requests that are already in its journal are not repeated."""
 
     name: ClassVar[str] = KIND
     model: ClassVar[type[RunSettings]] = PromptConfig
@@ -95,7 +95,7 @@ class PromptSearch(RunKind):
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """Return the search of a folder, created from its configuration."""
+        """Read the configuration of a folder and return its search."""
         return cls(read_setup(folder))
 
     @classmethod
@@ -104,7 +104,7 @@ class PromptSearch(RunKind):
         return build_figures(files)
 
     def config(self) -> JSON:
-        """Return the keys, the models with their addresses, and the seed components."""
+        """Return the configuration keys, the models with addresses, and the seed components."""
         setup = self.setup
         models = {**setup.bundle.endpoints, **setup.endpoints}
         python = {"python": setup.bundle.spec.agent.name} if setup.python else {}
@@ -116,7 +116,7 @@ class PromptSearch(RunKind):
         }
 
     def difference(self, folder: RunFolder) -> str | None:
-        """Return the keys that differ, unless changes are allowed."""
+        """Return the keys that differ, or None if changes are allowed."""
         changed = None if self.setup.config.allow_changes else super().difference(folder)
         return changed and f"{changed} (--allow-changes continues anyway)"
 
@@ -126,15 +126,15 @@ class PromptSearch(RunKind):
         return self.setup.sources() | settings_sources(named, folder)
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
-        """Return this search, since its setup is complete."""
+        """Return this search unchanged, because its setup is complete."""
         return self
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """Do nothing: the setup is already checked."""
+        """Do nothing, because the setup has already been checked."""
 
     @property
     def head(self) -> RunHeader:
-        """Return the run's facts for store, loggers and trace collector."""
+        """Return the header of the run for the store, the loggers and the trace collector."""
         config, env = self.setup.config, environment()
         return RunHeader(
             recipe=config.recipe,
@@ -146,11 +146,11 @@ class PromptSearch(RunKind):
         )
 
     def begin(self, folder: RunFolder) -> None:
-        """Write the splits."""
+        """Write the tasks of all splits to the run folder."""
         write_tasks(folder, self.setup.splits)
 
     def open(self, run: Run) -> None:
-        """Remove the metrics, since a replay reports every round again."""
+        """Remove the metrics, because a resumed search reports every round again."""
         run.folder.metrics.unlink(missing_ok=True)
 
     def phases(self) -> Sequence[Phase]:
@@ -182,7 +182,7 @@ class PromptSearch(RunKind):
             )
         run.writer.flush()
         fields = write_outcome(run.folder, setup, result, journal.elapsed())
-        recorder.examine(ended=True)
+        recorder.check_health(ended=True)
         failed, lowest = config.failure_reward, recorder.lowest
         if lowest < failed:
             recorder.warn([low_reward_text("failure_reward", failed, lowest)])
@@ -195,12 +195,12 @@ class PromptSearch(RunKind):
         self._fields = fields
 
     def result(self, status: str) -> JSON | None:
-        """Return the outcome; None for a stopped search."""
+        """Return the result of a finished search, or None if the search was stopped."""
         return self._fields if status == FINISHED else None
 
 
 def read_setup(folder: RunFolder, allow_changes: bool = False) -> SearchSetup:
-    """Return the search of a folder, created from its configuration. Raises `RunError`,
+    """Read the configuration of a folder and return the setup of its search. Raises `RunError` or
     `ConfigError`."""
     if agent := read_object(folder.config).get("python"):
         raise RunError(
@@ -215,7 +215,7 @@ def read_setup(folder: RunFolder, allow_changes: bool = False) -> SearchSetup:
 
 
 def write_best(folder: RunFolder, components: Components) -> None:
-    """Write one file per component; the first one is `best_prompt.txt`."""
+    """Write one file per component; the file of the first component is `best_prompt.txt`."""
     for name, text in components.items():
         safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
         file = BEST if name == min(components) else f"best_prompt.{safe}.txt"
@@ -225,8 +225,8 @@ def write_best(folder: RunFolder, components: Components) -> None:
 def write_outcome(
     folder: RunFolder, setup: SearchSetup, result: SearchResult, seconds: float
 ) -> JSON:
-    """Write the lineage and the best prompt; return the fields of `result.json`, which has the
-    names of other runs, such as `success_after_sampled`."""
+    """Write the lineage and the best prompt, and return the fields of `result.json`. Their names
+    are the same as in other runs, such as `success_after_sampled`."""
     write_text(folder.path / LINEAGE_FILE, result.lineage.jsonl())
     write_best(folder, result.components)
     test, spent = result.test, (result.spent + result.test_spent).to_dict()
@@ -262,8 +262,8 @@ def write_outcome(
 
 
 def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) -> JSON:
-    """Play seed and best prompt on new held-out tasks, record the test in `result.json`, and return
-    it."""
+    """Test the seed prompt and the best prompt on new held-out tasks, add the test to
+    `result.json`, and return it."""
     finished = folder.read_result()
     if finished is None or "components" not in finished:
         raise RunError(
@@ -278,7 +278,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     settings, seeds = setup.settings, SeedTree(setup.config.seed).child("prompt")
     budget = SearchBudget(replace(settings.limits, rollouts=None), settings.worst)
 
-    async def played() -> HoldoutResult:
+    async def play_test() -> HoldoutResult:
         journal, runners = SearchJournal(run.store, run.id), settings.runners
         async with CandidateRunner(setup.bundle, seeds, runners, lambda _: None, run) as play:
             evaluator = Evaluator(play, budget, journal, settings, "confirm")
@@ -291,7 +291,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
         opened(PromptSearch(setup).head, folder, progress) as run,
         record_outcome(run, lambda status: dict(finished) if status == FINISHED else None),
     ):
-        holdout = asyncio.run(played())
+        holdout = asyncio.run(play_test())
     fields = holdout.to_dict() | {"files": list(files)}
     finished["confirmations"] = [*looks, fields]
     write_json(folder.result, finished)
@@ -299,7 +299,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
 
 
 async def preflight(setup: SearchSetup, n: int) -> list[Rollout]:
-    """Play `n` training tasks with the seed prompt, one after another, without writing files."""
+    """Run `n` training tasks sequentially with the seed prompt, without writing files."""
     rollouts: list[Rollout] = []
     seeds = SeedTree(setup.config.seed).child(DRY)
     async with CandidateRunner(setup.bundle, seeds, 1, rollouts.append) as play:
@@ -312,7 +312,7 @@ async def preflight(setup: SearchSetup, n: int) -> list[Rollout]:
 
 
 class _SearchRecorder(Observer):
-    """Writes the metrics of each round and the best prompt, records health findings, and forwards
+    """Records the metrics of each round, the best prompt and the health findings, and forwards
     events."""
 
     def __init__(self, run: Run, search: PromptSearch) -> None:
@@ -328,7 +328,7 @@ class _SearchRecorder(Observer):
         self._rollouts: list[Rollout] = []
 
     def add_rollout(self, rollout: Rollout) -> None:
-        """Keep a rollout until the next examination."""
+        """Store a rollout for the next health check."""
         self._rollouts.append(rollout)
         if rollout.reward is not None and rollout.last.failure is None:
             self.lowest = min(self.lowest, rollout.reward.value)
@@ -336,17 +336,17 @@ class _SearchRecorder(Observer):
             callback.on_rollout_end(rollout)
 
     def warn(self, warnings: Sequence[str]) -> None:
-        """Show warnings, and keep them for the result."""
+        """Show warnings and store them for the result."""
         self.warnings += warnings
         for warning in warnings:
             self._run.progress.note(f"Warning: {warning}")
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
-        """Forward the progress."""
+        """Forward the progress to the search's observer."""
         self._inner.played(stage, done, total, spent)
 
-    def examine(self, *, ended: bool = False) -> None:
-        """Record health findings of the rollouts since the last examination."""
+    def check_health(self, *, ended: bool = False) -> None:
+        """Record health findings for the rollouts since the last check."""
         run = shlex.quote(str(self._run.folder.path))
         if self._rollouts:
             self._steps.append(rollout_metrics(self._rollouts))
@@ -365,8 +365,8 @@ class _SearchRecorder(Observer):
             self._run.progress.note(f"Warning: {finding}")
 
     def round(self, found: Round) -> None:
-        """Write one line of metrics, and the best prompt so far. Raises `FailureBudgetError` if the
-        reward raised the same error on every rollout of the first round."""
+        """Write the metrics of a round and the best prompt so far. Raises `FailureBudgetError` if
+        the reward raised the same error on every rollout of the first round."""
         run = self._run
         line = {"phase": "search", "step": found.number, "candidates": len(found.standings)}
         run.log({**line, "leader": found.leader, **found.spent.to_dict(), **found.metrics()})
@@ -384,12 +384,12 @@ class _SearchRecorder(Observer):
             if len(self._rollouts) >= found.spent.rollouts:
                 seeds = [r for r in self._rollouts if r.label == self._rollouts[0].label]
                 self.warn(unused_template_warnings(seeds, self._resources))
-        self.examine()
+        self.check_health()
 
 
 @dataclass(frozen=True, slots=True)
 class _ProgressObserver(Observer):
-    """Forwards rounds and rollouts to a `Progress`, with rounds as steps."""
+    """Forwards rounds and rollouts to a `Progress`; rounds are reported as steps."""
 
     progress: Progress
 
@@ -398,7 +398,7 @@ class _ProgressObserver(Observer):
         self.progress.evaluation(stage, done, total)
 
     def round(self, found: Round) -> None:
-        """Show one step, with the reward of the leader at the beginning of the round."""
+        """Show a round as a step, with the reward of its initial leader."""
         values = {"rollouts": float(found.spent.rollouts), "dollars": found.spent.dollars}
         self.progress.step(found.number, values | found.metrics())
 
@@ -408,7 +408,7 @@ class _ProgressObserver(Observer):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PromptResult(TrainingResult):
-    """The outcome of a prompt search. Rewards and success are means over the held-out test; no
+    """Result of a prompt search. Rewards and success rates are means over the held-out test; no
     policy is trained, so `policy` is None."""
 
     verdict: Verdict = Verdict.NO_EVIDENCE
@@ -430,7 +430,7 @@ class PromptResult(TrainingResult):
 
     @property
     def prompt(self) -> str:
-        """Return the best text, of the first component if there are several."""
+        """Return the best text, or the text of the first component if there are several."""
         return self.components[min(self.components)]
 
 

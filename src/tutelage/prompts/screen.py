@@ -43,7 +43,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Settings of the search. `bank` are the phrases, which are tried in the first component."""
+    """Settings of the search algorithm `screen`, which adds phrases to the first component."""
 
     bank: tuple[str, ...] = GENERIC
     subset: int = 6
@@ -61,16 +61,16 @@ class Screen:
     needs_optimiser: ClassVar[bool] = False
 
     def proposals(self, rollouts: int, val: int) -> int:
-        """Return the number of proposals that fit; see `Algorithm`."""
+        """Return the number of proposals within a rollout budget; see `Algorithm`."""
         return int(max(0, rollouts - val) * (1 - self.share)) // val
 
     @property
     def experiment(self) -> int:
-        """Return the fewest rollouts with which all phrases are tried."""
+        """Return the minimum number of rollouts needed to test all phrases."""
         return math.ceil(ROLLOUTS_A_PHRASE * len(self.bank) / self.share)
 
     async def search(self, state: SearchState) -> None:
-        """Run the search; see `Algorithm`. Raises `ConfigError` without a phrase."""
+        """Run the search; see `Algorithm`. Raises `ConfigError` if there are no phrases."""
         if not self.bank:
             raise ConfigError("screen needs phrases to try; pass bank=('...', ...)")
         room, bank = state.budget.limits.rollouts, self.bank
@@ -89,7 +89,7 @@ class Screen:
             await phrases.validate_best()
             await phrases.polish()
             waited = waited + 1 if phrases.best == before else 0
-            if phrases.polished_enough:
+            if phrases.is_polished:
                 return
             waves = [LATER * len(bank)]
 
@@ -102,7 +102,7 @@ _Trial = tuple[_Subset, int, float]
 
 @dataclass(slots=True)
 class _ScreenState:
-    """The state of a screening: trials, and the candidates made of them."""
+    """State of a screening: the trials and the candidates derived from them."""
 
     settings: Screen
     state: SearchState
@@ -119,23 +119,23 @@ class _ScreenState:
         self.picked[self.best.id] = ()
 
     @property
-    def polished_enough(self) -> bool:
-        """Return True after the last round of polish, or if the best candidate is always right."""
+    def is_polished(self) -> bool:
+        """Return True after the last polishing round, or if the best candidate is always right."""
         rounds, known = self.settings.rounds, self.state.validated.get(self.best.id)
         perfect = known is not None and known[1].exact == 1.0
         return perfect or (rounds is not None and self.polished >= rounds)
 
-    def text(self, picked: Sequence[int]) -> str:
-        """Return the seed with these phrases, one per line."""
+    def text(self, subset: Sequence[int]) -> str:
+        """Return the seed prompt with the given phrases appended, one per line."""
         bank, seed = self.settings.bank, self.state.seed.components[self.component]
-        return "\n".join([seed, *(bank[i] for i in picked)])
+        return "\n".join([seed, *(bank[i] for i in subset)])
 
-    def propose(self, picked: Sequence[int], operation: str) -> list[Candidate]:
-        """Return the seed with these phrases as a candidate; none if it is rejected."""
-        return self.state.propose([self.state.seed], {self.component: self.text(picked)}, operation)
+    def propose(self, subset: Sequence[int], operation: str) -> list[Candidate]:
+        """Propose the seed prompt with the given phrases; the list is empty if it is rejected."""
+        return self.state.propose([self.state.seed], {self.component: self.text(subset)}, operation)
 
     async def play(self, trials: int) -> None:
-        """Play a wave of subsets, each on one training task, and keep their rewards."""
+        """Evaluate a wave of phrase subsets, each on one training task, and store the rewards."""
         rng = self.state.seeds.child("screen", "wave", self.waves).numpy()
         bank = len(self.settings.bank)
         size = min(self.settings.subset, bank)
@@ -154,14 +154,14 @@ class _ScreenState:
         self.waves += 1
 
     def effects(self) -> tuple[Floats, Floats]:
-        """Return the effect of each phrase on the reward, from all trials: mean and covariance."""
+        """Estimate the effect of each phrase on the reward from all trials: mean and covariance."""
         subsets, tasks, rewards = zip(*self.trials, strict=True)
         bank = range(len(self.settings.bank))
         design = np.array([[i in subset for i in bank] for subset in subsets], dtype=float)
         return effects(design, np.asarray(tasks), np.asarray(rewards), self.settings.ridge)
 
     async def validate_best(self) -> None:
-        """Validate the best k phrases for several k, and the best played subsets.
+        """Validate the best k phrases for several values of k, and the best evaluated subsets.
 
         They are halved without the best candidate so far: on few tasks a new candidate may tie with
         it.
@@ -181,10 +181,10 @@ class _ScreenState:
         await self._validate(tried, mean)
 
     async def polish(self) -> None:
-        """Drop or add one phrase while that improves the reward. Additions are tried four at a
-        time, the most promising first."""
+        """Remove or add one phrase at a time while the reward improves. Additions are tried in
+        groups of four, the most promising first."""
         skipped, left = 0, True
-        while left and not self.polished_enough:
+        while left and not self.is_polished:
             self.state.close_round()
             self.polished += 1
             self.best.decide("accepted", "best so far")
@@ -197,12 +197,12 @@ class _ScreenState:
             skipped = 0 if better else skipped + ADDED
             left = skipped < len(outside)
 
-    async def _validate(self, tried: Sequence[tuple[str, Sequence[int]]], mean: Floats) -> bool:
-        """Validate new candidates of subsets by successive halving, ranked by the regression;
-        return True if one is better than the best so far."""
+    async def _validate(self, subsets: Sequence[tuple[str, Sequence[int]]], mean: Floats) -> bool:
+        """Validate candidates for new subsets by successive halving, ordered by the regression.
+        Return True if a candidate is better than the previous best."""
         made: list[Candidate] = []
-        for operation, picked in sorted(tried, key=lambda t: -_sum_effects(mean, t[1])):
-            chosen = tuple(sorted(picked))
+        for operation, subset in sorted(subsets, key=lambda t: -_sum_effects(mean, t[1])):
+            chosen = tuple(sorted(subset))
             new = self.propose(chosen, operation)
             self.picked.update((c.id, chosen) for c in new)
             made += new
@@ -216,7 +216,7 @@ class _ScreenState:
 def effects(
     design: Floats, tasks: npt.NDArray[np.int_], rewards: Floats, penalty: float
 ) -> tuple[Floats, Floats]:
-    """Return the effect of each phrase on the reward: mean [phrases], covariance [phrases,
+    """Estimate the effect of each phrase on the reward: mean [phrases] and covariance [phrases,
     phrases].
 
     The posterior of a linear model of 0/1 `design` [trials, phrases] on `rewards` [trials], both
@@ -234,14 +234,14 @@ def effects(
     return round_off(found[:phrases]), noise * inverse[:phrases, :phrases]
 
 
-def _sum_effects(mean: Floats, picked: Sequence[int]) -> float:
-    """Return the sum of the effects of phrases, rounded so that the order of addition does not
-    matter."""
-    return round(sum(float(mean[i]) for i in picked), DIGITS)
+def _sum_effects(mean: Floats, subset: Sequence[int]) -> float:
+    """Return the sum of the effects of phrases, rounded so that it does not depend on their
+    order."""
+    return round(sum(float(mean[i]) for i in subset), DIGITS)
 
 
 def _select_best(values: Floats, size: int) -> _Subset:
-    """Return the phrases with positive values, at most `size` and at least two."""
+    """Select the phrases with positive values, at least two and at most `size`."""
     ranked = [int(i) for i in np.argsort(-values, kind="stable")]
     room = min(size, max(2, int((values > 0).sum())))
     return tuple(sorted(ranked[:room]))

@@ -44,7 +44,7 @@ MOST_ROLLOUTS = 10**9
 
 
 class Algorithm(Protocol):
-    """A search algorithm with its settings."""
+    """Interface of a search algorithm with its settings."""
 
     name: ClassVar[str]
     """The value of `--algorithm`."""
@@ -54,20 +54,20 @@ class Algorithm(Protocol):
 
     @property
     def rounds(self) -> int | None:
-        """Return the maximum rounds; None is limited by the budget."""
+        """Return the maximum number of rounds, or None if only the budget limits them."""
         ...
 
     def proposals(self, rollouts: int, val: int) -> int:
-        """Return the number of proposals that certainly fit, validated on all `val` tasks."""
+        """Return the minimum number of proposals that fit, each validated on all `val` tasks."""
         ...
 
     async def search(self, state: SearchState) -> None:
-        """Propose and score candidates. Raises `BudgetExceeded` at the end of the budget."""
+        """Propose and score candidates. Raises `BudgetExceeded` when the budget is exhausted."""
 
 
 @dataclass(frozen=True, slots=True)
 class EditRequest:
-    """A request for a new text of one component of `parent`."""
+    """Request for a new text of one component of `parent`."""
 
     parent: Candidate
     component: str
@@ -80,7 +80,7 @@ class EditRequest:
 
 
 class SearchState:
-    """The state of a search for its algorithm."""
+    """State of a search, used by its algorithm."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class SearchState:
         evaluator: Evaluator,
         optimiser: Optimiser,
     ) -> None:
-        """`address` is the address of its draws in the seed tree."""
+        """Create the state. `address` is the address of its random draws in the seed tree."""
         self.settings = evaluator.settings
         self.train, self.val = splits.train, splits.val
         self.evaluator, self.budget, self.optimiser = evaluator, evaluator.budget, optimiser
@@ -116,10 +116,10 @@ class SearchState:
         self._base = self.seed
         """The leader at the beginning of the round."""
 
-    def calls_left(self, most: int) -> int:
-        """Return how many of `most` optimiser calls the budget allows."""
+    def calls_left(self, calls: int) -> int:
+        """Return the number of optimiser calls that the budget allows, at most `calls`."""
         limit = self.budget.limits.optimiser_calls
-        return most if limit is None else min(most, limit - self.budget.spent.optimiser_calls)
+        return calls if limit is None else min(calls, limit - self.budget.spent.optimiser_calls)
 
     # Proposals
 
@@ -131,7 +131,7 @@ class SearchState:
         critique: str = "",
         cost: Spend | None = None,
     ) -> list[Candidate]:
-        """Return a new candidate with these components changed; none if it is rejected."""
+        """Propose a candidate with changed components; the list is empty if it is rejected."""
         components = dict(parents[0].components)
         refused: RejectedEdit | None = None
         for name, text in changes.items():
@@ -144,13 +144,13 @@ class SearchState:
         if refused is None and content in self._proposed:
             refused = RejectedEdit("duplicate", "the same text was proposed before")
         if refused is not None:
-            candidate.decide("rejected", f"{refused.law}: {refused.reason}")
+            candidate.decide("rejected", f"{refused.rule}: {refused.reason}")
             return []
         self._proposed[content] = candidate
         return [candidate]
 
     async def propose_edits(self, edits: Sequence[EditRequest]) -> list[Candidate]:
-        """Request all edits at once; return the candidates of accepted edits."""
+        """Request all edits at once and return the accepted candidates."""
         requests = [OptimiserRequest("edit", edit.messages, edit.step_key) for edit in edits]
         made: list[Candidate] = []
         for edit, reply in zip(edits, await self.optimiser.read(requests, parse_edit), strict=True):
@@ -165,12 +165,12 @@ class SearchState:
     def note_failed(
         self, parent: Candidate, operation: str, reason: str, critique: str, cost: Spend
     ) -> None:
-        """Record in the lineage a proposal without a text."""
+        """Record a proposal without a text in the lineage."""
         failed = self.lineage.add(parent.components, [parent], operation, critique, cost)
         failed.decide("rejected", reason)
 
     def unvalidated(self, parent: Candidate, component: str, text: str) -> Candidate | None:
-        """Return the existing candidate with this text, unless it was validated."""
+        """Return the existing candidate with this text if it was not validated, else None."""
         known = self._proposed.get(_components_key({**parent.components, component: text}))
         return None if known is None or known is self.seed or known.id in self._values else known
 
@@ -183,7 +183,7 @@ class SearchState:
         tasks: Sequence[Task],
         first_sample: int = 0,
     ) -> list[CandidateScore]:
-        """Play candidates on the same items and record their scores."""
+        """Evaluate candidates on the same items and record their scores."""
         samples = range(first_sample, first_sample + self.settings.samples)
         items = [EvaluationItem(split, task, sample) for task in tasks for sample in samples]
         jobs = [EvaluationJob(c.id, c.components, items) for c in candidates]
@@ -197,7 +197,7 @@ class SearchState:
                 candidate.decide("infra_error", reason)
                 candidate.scores.clear()
                 continue
-            self._learn(candidate.components, score)
+            self._update_model(candidate.components, score)
             if split is Mode.TRAIN:
                 self._trained[candidate.id] = score
             elif not first_sample:
@@ -208,22 +208,22 @@ class SearchState:
                     self.validated[candidate.id] = (candidate, score)
         return scores
 
-    def _learn(self, components: Components, score: CandidateScore) -> None:
-        """Add the rollouts of a score to the pool."""
+    def _update_model(self, components: Components, score: CandidateScore) -> None:
+        """Add the rollouts of a score to the sentence model."""
         for item, episode in score.evidence:
             self.pool.note(components, f"{item.split}/{item.task.id}", episode.value)
 
     async def rank(
         self, candidates: Sequence[Candidate], tasks: Sequence[Task], first_sample: int = 0
     ) -> list[Candidate]:
-        """Play candidates on validation tasks; return the scored ones, the best first."""
+        """Evaluate candidates on validation tasks and return the scored ones, best first."""
         scores = await self.score(candidates, Mode.VAL, tasks, first_sample)
         pairs = zip(scores, candidates, strict=True)
         usable = [(score.reward, c) for score, c in pairs if not score.infra_error]
         return [c for _, c in sorted(usable, key=lambda pair: -pair[0])]
 
     async def validate(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Play candidates on all validation tasks; return the scored ones, the best first."""
+        """Evaluate candidates on all validation tasks and return the scored ones, best first."""
         return await self.rank(candidates, self.val)
 
     async def try_texts(
@@ -234,8 +234,9 @@ class SearchState:
         tasks: Iterable[Task],
         operation: str,
     ) -> list[float]:
-        """Play each text on its training task once, as one entry of the lineage. Returns rewards,
-        NaN for a text that is not safe or was lost; the pool learns from the others."""
+        """Evaluate each text on one training task, as a single entry of the lineage. Return the
+        rewards, with NaN for an unsafe text or a lost rollout; the other rewards update the
+        sentence model."""
         entry = self.lineage.add(parent.components, [parent], operation)
         entry.decide("experiment", f"{len(texts)} texts, one training task each")
         played: dict[int, tuple[Components, EvaluationJob]] = {}
@@ -249,24 +250,24 @@ class SearchState:
         for (number, (made, _)), score in zip(played.items(), scores, strict=True):
             if not score.infra_error:
                 rewards[number] = score.reward
-                self._learn(made, score)
+                self._update_model(made, score)
         return rewards
 
     def mean(self, candidate: Candidate, tasks: Sequence[Task] = ()) -> float:
-        """Return a candidate's mean reward on played validation tasks, optionally only those in
-        `tasks`; 0 without any."""
+        """Return the mean reward of a candidate on its validation tasks, optionally only those in
+        `tasks`; 0 if there are none."""
         played = self._values.get(candidate.id, {}).items()
         some = {task.id for task in tasks or self.val}
         values = [v for (task, _), v in played if v is not None and task in some]
         return sum(values) / max(1, len(values))
 
     def leaders(self) -> list[Candidate]:
-        """Return the validated candidates, the best first; of equal ones the earlier first."""
+        """Return the validated candidates, best first; ties keep their order."""
         ranked = sorted(self.validated.values(), key=lambda pair: -pair[1].reward)
         return [candidate for candidate, _ in ranked]
 
     async def winner(self) -> Candidate:
-        """Return the best candidate; if the agent samples, the best finalist on fresh samples."""
+        """Return the best candidate; if the agent samples, rank finalists on fresh samples."""
         leaders = self.leaders() or [self.seed]
         if self.settings.samples > 1 and len(leaders) > 1:
             with suppress(BudgetExceeded):
@@ -277,12 +278,12 @@ class SearchState:
     # Rounds
 
     def end_round(self) -> None:
-        """Report and count the round. Raises `BudgetExceeded` after too many idle ones."""
+        """Report and count a round. Raises `BudgetExceeded` after too many idle rounds."""
         self._report()
         self.budget.end_round()
 
     def close_round(self) -> None:
-        """Report the candidates since the last round, if there are any."""
+        """Report the candidates since the last round, if any."""
         if len(self.lineage) > self._reported:
             self._report()
 
@@ -301,7 +302,7 @@ class SearchState:
                 components=base.components,
                 split="val" if trained is None else "train",
                 rewards=rewards,
-                standings=tuple(self._summary(entry) for entry in entries),
+                standings=tuple(self._summarise(entry) for entry in entries),
                 leader=leader.id,
                 best=leader.components,
                 spent=self.budget.spent,
@@ -313,8 +314,8 @@ class SearchState:
         self._base = leader
         self._trained.clear()
 
-    def _summary(self, entry: Candidate) -> CandidateSummary:
-        """Summarise a candidate; wins, losses and ties are against its first parent."""
+    def _summarise(self, entry: Candidate) -> CandidateSummary:
+        """Summarise a candidate; wins, losses and ties are relative to its first parent."""
         values = self._values.get(entry.id, {})
         before = self._values.get(entry.parents[0], {}) if entry.parents else {}
         pairs = [*zip(*judged_pairs(values.values(), map(before.get, values)), strict=True)]
@@ -333,13 +334,13 @@ class SearchState:
         )
 
 
-def rounds(most: int | None) -> Iterator[int]:
-    """Count rounds from 0, without an end for None."""
-    return iter(count() if most is None else range(most))
+def rounds(limit: int | None) -> Iterator[int]:
+    """Iterate over the round numbers from 0; the iteration is endless if `limit` is None."""
+    return iter(count() if limit is None else range(limit))
 
 
 def _components_key(components: Components) -> tuple[tuple[str, str], ...]:
-    """Return components as a hashable key."""
+    """Return the components as a hashable key."""
     return tuple(sorted(components.items()))
 
 
@@ -348,7 +349,7 @@ def _components_key(components: Components) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The result of a search; `components` are all texts of the winner."""
+    """Result of a search; `components` are the texts of the winner."""
 
     components: Components
     best: Candidate
@@ -370,7 +371,7 @@ async def optimise(
     journal: SearchJournal | None = None,
     observer: Observer | None = None,
 ) -> SearchResult:
-    """Search, then run the held-out test once.
+    """Search for better prompts, then run the held-out test once.
 
     Raises `ConfigError` for a plan that does not fit its budget, `EngineError` if seed or test
     cannot be scored; call again after fixing the cause.
@@ -417,8 +418,8 @@ async def optimise(
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """The limits of a search, and upper bounds of its cost and of its held-out test: cached scores,
-    early ends and prefixes make a search cheaper."""
+    """Limits of a search, and upper bounds of the costs of the search and of its held-out test.
+    Cached scores and early ends can make the search cheaper."""
 
     limits: Limits
     """Limits of the search, without the test's share."""
@@ -430,9 +431,9 @@ class SearchPlan:
 
 
 def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> SearchPlan:
-    """Return the plan of a search. `limits.rollouts` bounds the search alone; tokens and dollars
-    include the test. Raises `ConfigError` if fewer than three proposals fit, and for a limit that
-    needs an unknown worst case."""
+    """Plan a search. `limits.rollouts` applies to the search alone; the limits on tokens and
+    dollars include the test. Raises `ConfigError` if fewer than three proposals fit the budget, or
+    if a limit requires an unknown worst case."""
     limits, one, val = settings.limits, settings.worst.of_rollout(), len(splits.val)
     test = one * (2 * len(splits.test) * settings.samples)
     rest: dict[str, float] = {}
@@ -461,8 +462,8 @@ def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> SearchPlan
     least = bisect_left(range(MOST_ROLLOUTS), LEAST_PROPOSALS, key=fit)
     if rollouts < least:
         raise ConfigError(
-            f"the budget of {rollouts} rollouts is enough for {fit(rollouts)} proposals of "
-            f"{algorithm.name}, fewer than {LEAST_PROPOSALS}; raise it to at least {least} "
+            f"the budget of {rollouts} rollouts allows only {fit(rollouts)} proposals of "
+            f"{algorithm.name}, fewer than {LEAST_PROPOSALS}; increase it to at least {least} "
             f"rollouts, or use fewer than {val} validation tasks"
         )
     calls = (limits.optimiser_calls or 0) if algorithm.needs_optimiser else 0

@@ -21,7 +21,8 @@ _SAME = 1e-9
 async def successive_halving(
     state: SearchState, candidates: Sequence[Candidate], keep: int
 ) -> list[Candidate]:
-    """Play all candidates on few validation tasks, the better half on more.
+    """Select candidates by successive halving: all on few validation tasks, the better half on
+    more.
 
     Returns at most `keep`, the best first, each played on all validation tasks. If a stage exceeds
     the budget, half of the candidates are dropped without being played.

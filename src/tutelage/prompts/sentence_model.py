@@ -57,7 +57,7 @@ def split_sentences(text: str) -> tuple[str, ...]:
 
 
 def round_off(values: Vector) -> Vector:
-    """Return numbers without their last digits, in which processors differ.
+    """Round numbers to the digits that do not depend on the processor.
 
     Numbers that are then equal are a tie, and ties are broken by the order of proposal.
     """
@@ -65,8 +65,8 @@ def round_off(values: Vector) -> Vector:
 
 
 def sentence_similarity(features: Sequence[Feature]) -> Vector:
-    """Return the similarity of sentences [n, n]: shared words over all words, and more on the
-    diagonal.
+    """Return the similarity matrix [n, n] of sentences: the number of shared words over all words,
+    plus a constant on the diagonal.
 
     A positive definite kernel (Tanimoto's), so that similar sentences share evidence.
     """
@@ -84,7 +84,7 @@ def sentence_similarity(features: Sequence[Feature]) -> Vector:
 
 @dataclass(slots=True)
 class SentenceModel:
-    """All rollouts of a search as rows, and the sentences that candidates added to the seed."""
+    """Model of the effects of added sentences, fitted to all rollouts of a search."""
 
     seed: Components
     known: dict[Feature, int] = field(default_factory=dict[Feature, int])
@@ -92,11 +92,11 @@ class SentenceModel:
     rows: list[Row] = field(default_factory=list[Row])
 
     def note(self, components: Components, task: str, reward: float) -> None:
-        """Add one rollout and its sentences."""
+        """Add one rollout and its sentences to the model."""
         self.rows.append((frozenset(self.learn(components)), task, reward))
 
     def learn(self, components: Components) -> list[Feature]:
-        """Return the sentences that the seed does not have, and add them to the known ones."""
+        """Return the sentences that are not in the seed, and add them to the known sentences."""
         pairs: list[Feature] = []
         for name in sorted(components):
             always = split_sentences(self.seed.get(name, ""))
@@ -106,8 +106,8 @@ class SentenceModel:
         return pairs
 
     def fit(self, component: str) -> tuple[list[str], Vector, Vector]:
-        """Return the sentences of a component [n], and mean [n] and covariance [n, n] of their
-        effects."""
+        """Estimate the effects of a component's sentences; return the sentences [n], mean [n] and
+        covariance [n, n]."""
         place = self.known
         tasks = {t: i for i, t in enumerate(sorted({t for _, t, _ in self.rows}), len(place))}
         design = np.zeros((len(self.rows), len(place) + len(tasks) + 1))
@@ -130,9 +130,9 @@ class SentenceModel:
         names = [sentence for name, sentence in place if name == component]
         return names, round_off(mean[mine]), covariance
 
-    def text(self, component: str, names: Sequence[str], worth: Vector) -> str:
-        """Return the seed's text with the sentences of positive effect, the best first."""
-        ranked = [int(i) for i in np.argsort(-worth, kind="stable") if worth[i] > 0]
+    def text(self, component: str, names: Sequence[str], effects: Vector) -> str:
+        """Return the seed's text followed by the sentences with a positive effect, best first."""
+        ranked = [int(i) for i in np.argsort(-effects, kind="stable") if effects[i] > 0]
         alike = sentence_similarity([(component, name) for name in names])
         kept: list[int] = []
         for i in ranked:

@@ -70,7 +70,7 @@ _SAMPLED = 4096
 
 @dataclass(frozen=True, slots=True)
 class SearchSetup:
-    """A search, ready to run."""
+    """Complete setup of a prompt search."""
 
     config: PromptConfig
     algorithm: Algorithm
@@ -112,11 +112,11 @@ def build_setup(
     agent_spec: AgentSpec | None = None,
     splits: Splits | None = None,
     algorithm: Algorithm | None = None,
-    handed: Mapping[str, Endpoint] = MappingProxyType({}),
+    optimisers: Mapping[str, Endpoint] = MappingProxyType({}),
 ) -> SearchSetup:
-    """Return the setup of a search. `agent_spec`, `splits`, `algorithm` and `handed` (endpoints of
-    the optimiser's roles) are objects of a Python caller. Raises `ConfigError`."""
-    endpoints = read_endpoints(env) | dict(handed)
+    """Build the setup of a search. A Python caller passes `agent_spec`, `splits`, `algorithm` and
+    `optimisers` (endpoints of the optimiser roles) as objects. Raises `ConfigError`."""
+    endpoints = read_endpoints(env) | dict(optimisers)
     optimiser = {role: e for role, e in endpoints.items() if role in ("gradient", "edit")}
     python = agent_spec is not None
     prices = load_prices(config.prices, env)
@@ -155,7 +155,7 @@ def build_setup(
     asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
     unknown = [bundle.endpoints[n].model for n, p in bundle.prices.items() if p is None]
     unknown += [optimiser[role].model for role, p in role_prices.items() if p is None]
-    settings = _make_settings(config, bundle, WorstCase(_worst_rollout(bundle), asked))
+    settings = _make_settings(config, bundle, WorstCase(_max_rollout_usage(bundle), asked))
     facts = {"agent": agent_spec.agent.name}
     if factory is not None:
         facts["environment"] = factory.name
@@ -194,11 +194,11 @@ def build_trainer_setup(
     keys: Mapping[str, Any],
     optimiser: LLM | None,
 ) -> SearchSetup:
-    """Return the setup of a `Trainer`'s search; `keys` are those of a prompt search, `splits` its
-    training, validation and test tasks. Raises `ConfigError`."""
+    """Build the setup of a search for a `Trainer`. `keys` are the keys of a prompt search, `splits`
+    the training, validation and test tasks. Raises `ConfigError`."""
     # Agent and tasks are objects here, so no key names their files.
     config = resolve_prompt("math", (), {**keys, "algorithm": algorithm.name})
-    handed: dict[str, Endpoint] = {}
+    optimisers: dict[str, Endpoint] = {}
     env = environment()
     if optimiser is not None:
         if optimiser.endpoint is None:
@@ -208,7 +208,7 @@ def build_trainer_setup(
         url = check_url(optimiser.endpoint)
         model = optimiser.model or optimiser.name or env.get("OPENAI_MODEL") or DEFAULT_MODEL
         key = optimiser.api_key or api_key_of(env, "OPENAI_API_KEY")
-        handed = {role: Endpoint(role, url, model, key) for role in ("gradient", "edit")}
+        optimisers = {role: Endpoint(role, url, model, key) for role in ("gradient", "edit")}
     train, val, test = splits
     if (val is None) != (test is None) or (train is None and val is not None):
         raise ConfigError(
@@ -217,13 +217,13 @@ def build_trainer_setup(
         )
     given = None if train is None else limit_splits(train, val, test, config)
     return build_setup(
-        config, env, agent_spec=agent_spec, splits=given, algorithm=algorithm, handed=handed
+        config, env, agent_spec=agent_spec, splits=given, algorithm=algorithm, optimisers=optimisers
     )
 
 
 def choose_algorithm(name: str, *, has_optimiser: bool) -> tuple[str, str]:
-    """Return the name of the algorithm and the reason for it. Raises `ConfigError` if it needs an
-    optimiser LLM and there is none."""
+    """Return the name of the algorithm and the reason for the choice. Raises `ConfigError` if it
+    needs an optimiser LLM and none is configured."""
     if name == "auto" and has_optimiser:
         return "reflect", "it makes the most of few rollouts and few optimiser calls"
     if name == "auto":
@@ -240,7 +240,7 @@ def choose_algorithm(name: str, *, has_optimiser: bool) -> tuple[str, str]:
 
 
 def _make_algorithm(name: str, config: PromptConfig) -> Algorithm:
-    """Return the algorithm with its settings from the configuration."""
+    """Create the algorithm with its settings from the configuration."""
     rounds = config.iterations or (ITERATIONS if name == APO.name else None)
     values = config.model_dump() | {"rounds": rounds}
     algorithm = cast("Any", {made.name: made for made in PROMPT_ALGORITHMS}[name])
@@ -249,7 +249,7 @@ def _make_algorithm(name: str, config: PromptConfig) -> Algorithm:
 
 
 def _load_agent_spec(config: PromptConfig) -> AgentSpec:
-    """Return the agent of the configured file, else the embedded one."""
+    """Load the agent of the configured file, or the embedded agent by default."""
     reward = None if config.reward is None else resolve_reward(config.reward)
     if config.agent is not None:
         return AgentSpec(*load_agent(config.agent), reward)
@@ -272,14 +272,14 @@ def _load_agent_spec(config: PromptConfig) -> AgentSpec:
 
 
 def _make_settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Settings:
-    """Return the settings of a search, with the fingerprint of its agent."""
+    """Create the settings of a search, with the fingerprint of its agent."""
     spec = bundle.spec
     fingerprint = (
         agent_sources(spec.agent, spec.reward, bundle.resources, {}),
         {name: e.to_public_dict() for name, e in bundle.endpoints.items()},
         bundle.sampling,
         bundle.caps,
-        bundle.policy is None or _weights_hash(bundle.policy),
+        bundle.policy is None or _hash_weights(bundle.policy),
     )
     return Settings(
         fingerprint=repr(fingerprint),
@@ -297,8 +297,8 @@ def _make_settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) 
     )
 
 
-def _weights_hash(policy: Policy) -> str:
-    """Return a hash of a policy's chat template and of a sample of every tensor."""
+def _hash_weights(policy: Policy) -> str:
+    """Return a hash of a policy's chat template and of sampled values of every tensor."""
     digest = hashlib.blake2b(str(policy.codec.tokenizer.chat_template).encode(), digest_size=16)
     for _, tensor in sorted(policy.network.state().items()):
         flat = tensor.detach().reshape(-1)
@@ -306,8 +306,8 @@ def _weights_hash(policy: Policy) -> str:
     return digest.hexdigest()
 
 
-def _worst_rollout(bundle: AgentBundle) -> Usage | None:
-    """Return the maximum usage of a rollout; None if unknown."""
+def _max_rollout_usage(bundle: AgentBundle) -> Usage | None:
+    """Return the maximum usage of a rollout, or None if it is unknown."""
     if bundle.roles.remote:
         known = [p for p in bundle.prices.values() if p is not None]
         dearest = max(known, key=lambda p: p.cost(bundle.caps.prompt_tokens, 1), default=None)
@@ -318,8 +318,8 @@ def _worst_rollout(bundle: AgentBundle) -> Usage | None:
 
 
 def _check_prices(models: Iterable[str], config: PromptConfig) -> tuple[str, ...]:
-    """Return a sentence about models without a price. Raises `ConfigError` with a budget in
-    dollars."""
+    """Return a remark about models without a price. Raises `ConfigError` if there is a dollar
+    budget."""
     names = ", ".join(sorted({repr(model) for model in models}))
     if names and config.budget_usd is not None:
         raise ConfigError(

@@ -37,7 +37,7 @@ LEAST = 5
 
 
 def make_splits(config: PromptConfig, environment: EnvironmentFactory | None = None) -> Splits:
-    """Return the splits of a configuration. Raises `ConfigError` and `DataError`."""
+    """Create the splits from a configuration. Raises `ConfigError` or `DataError`."""
     counts = (config.train_size or TRAIN, config.val_size or VAL, config.test_size or TEST)
     if not config.train and environment is not None:
         sizes: dict[str, int] = dict(zip(SPLITS, counts, strict=True))
@@ -58,7 +58,7 @@ def limit_splits(
     test: Sequence[Task] | None,
     config: PromptConfig,
 ) -> Splits:
-    """Return the splits of datasets, limited to the configured sizes; one dataset is split
+    """Return the datasets as splits with the configured maximum sizes; a single dataset is split
     40/20/40."""
     if val is None or test is None:
         parts = split_dataset(train, config.seed)
@@ -68,7 +68,7 @@ def limit_splits(
 
 
 def split_dataset(tasks: Sequence[Task], seed: int) -> Splits:
-    """Return one dataset as 40 % train, 20 % val and 40 % test, split by the seed."""
+    """Split a dataset randomly into 40 % train, 20 % val and 40 % test tasks."""
     order = group_equal(tasks, hash_task)  # equal tasks stay together
     if len(order) < LEAST:
         raise ConfigError(
@@ -85,11 +85,11 @@ def split_dataset(tasks: Sequence[Task], seed: int) -> Splits:
 
 def draw_fresh_tasks(
     config: PromptConfig,
-    looked: int,
+    offset: int,
     files: Sequence[str] = (),
     environment: EnvironmentFactory | None = None,
 ) -> list[Task]:
-    """Return test tasks after the first `looked` ones: generated, or from a file."""
+    """Return new test tasks: generated ones after the first `offset` tasks, or tasks from files."""
     if files:
         return list(_load_files(files, config.agent is not None or environment is not None))
     if config.train or (config.recipe != "math" and environment is None):
@@ -97,19 +97,19 @@ def draw_fresh_tasks(
             "this run used your own tasks, so fresh test tasks must be passed too: --test FILE "
             "with tasks that were not tested yet"
         )
-    wider = {"test_size": looked + (config.test_size or TEST)}
-    return list(make_splits(config.model_copy(update=wider), environment).test[looked:])
+    wider = {"test_size": offset + (config.test_size or TEST)}
+    return list(make_splits(config.model_copy(update=wider), environment).test[offset:])
 
 
-def _load_files(paths: Sequence[str], own: bool) -> Sequence[Task]:
-    """Return the tasks of files; those of a custom agent need no question."""
-    read = Dataset[Any].recorded if own else Dataset[Any].load
+def _load_files(paths: Sequence[str], is_custom: bool) -> Sequence[Task]:
+    """Load tasks from files; the tasks of a custom agent need no question."""
+    read = Dataset[Any].recorded if is_custom else Dataset[Any].load
     tasks = [task for path in paths for task in read(Path(path))]
-    return Dataset[Any](tasks, input_required=not own)
+    return Dataset[Any](tasks, input_required=not is_custom)
 
 
 def write_tasks(folder: RunFolder, splits: Splits) -> None:
-    """Write the splits, so that a resume has them even if their files are gone.
+    """Write the splits to the run folder, so that a resume does not need the original files.
 
     Fields keep their order, since the store identifies a task by its text.
     """
@@ -118,7 +118,7 @@ def write_tasks(folder: RunFolder, splits: Splits) -> None:
 
 
 def read_tasks(folder: RunFolder) -> Splits | None:
-    """Return the splits of a run, None if they were not written yet."""
+    """Read the splits of a run; return None if they have not been written yet."""
     paths = [folder.tasks(name) for name in SPLITS]
     if not all(path.is_file() for path in paths):
         return None

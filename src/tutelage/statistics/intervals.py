@@ -25,7 +25,7 @@ LEVEL = 0.05
 
 
 def wilson(successes: float, total: float, z: float = Z95) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a rate (Wilson 1927); (0, 1) without trials.
+    """Return the 95 % Wilson score interval of a rate (Wilson 1927), or (0, 1) without trials.
 
     Neither number has to be whole: `rate_interval` counts effective trials.
     """
@@ -84,16 +84,16 @@ def mean_interval(values: Sequence[float], tasks: Sequence[str]) -> tuple[float,
     return mean - half, mean + half
 
 
-def shown_interval(ends: tuple[float, float] | None, tasks: int) -> tuple[float, float]:
-    """Return an interval of a mean over independent tasks; two NaN for fewer than `LEAST` tasks,
-    and for equal values, whose interval has width 0."""
-    if ends is None or tasks < LEAST or not has_interval(*ends):
+def shown_interval(interval: tuple[float, float] | None, tasks: int) -> tuple[float, float]:
+    """Return the interval of a mean over independent tasks, or two NaN if it is undefined: for
+    fewer than `LEAST` tasks, or for equal values, whose interval has width 0."""
+    if interval is None or tasks < LEAST or not has_interval(*interval):
         return nan, nan
-    return ends
+    return interval
 
 
 def has_interval(low: float | None, high: float | None) -> bool:
-    """Return True if both ends are numbers that differ by more than rounding."""
+    """Return True if both ends are numbers and differ by more than a rounding error."""
     return low is not None and high is not None and high - low > 1e-9 * max(abs(low), abs(high))
 
 
@@ -101,11 +101,11 @@ _STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2
 """Quantiles of Student's t at 97.5 % for 1 to 9 degrees of freedom."""
 
 
-def student_quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t: from a table, from 10 degrees of freedom on by the
-    Cornish-Fisher expansion, right to five digits."""
-    if freedom <= len(_STUDENT):
-        return _STUDENT[freedom - 1]
+def student_quantile(degrees: int) -> float:
+    """Return the 97.5 % quantile of Student's t distribution: from a table for fewer than 10
+    degrees of freedom, else from the Cornish-Fisher expansion, accurate to five digits."""
+    if degrees <= len(_STUDENT):
+        return _STUDENT[degrees - 1]
     z = Z95
     terms = (
         (z**3 + z) / 4,
@@ -113,7 +113,7 @@ def student_quantile(freedom: int) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+    return z + sum(term / degrees**power for power, term in enumerate(terms, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Difference:
 def paired_bootstrap(
     a: Sequence[float], b: Sequence[float], rng: np.random.Generator, draws: int = 10_000
 ) -> Difference:
-    """Return the mean difference of b - a with a bootstrap interval over tasks; `a[i]` and `b[i]`
+    """Return the mean difference b - a with a bootstrap interval over tasks; `a[i]` and `b[i]` must
     belong to the same task."""
     gaps = np.asarray(b, dtype=np.float64) - np.asarray(a, dtype=np.float64)
     picks = rng.integers(0, len(gaps), size=(draws, len(gaps)))
@@ -148,7 +148,7 @@ def paired_bootstrap(
 
 
 def sign_test(wins: int, losses: int) -> float:
-    """Return the two-sided exact p-value of wins against losses at odds of 1:1; ties are ignored.
+    """Return the exact two-sided p-value of the sign test; ties are ignored.
 
     Sound for few tasks, where a bootstrap is too sure. 1 if there are only ties.
     """
@@ -158,7 +158,7 @@ def sign_test(wins: int, losses: int) -> float:
 
 
 class Verdict(StrEnum):
-    """Verdict of a paired comparison about the second of two agents."""
+    """Verdict on the second agent in a paired comparison of two agents."""
 
     IMPROVED = "improved"
     NO_EVIDENCE = "no evidence"
@@ -166,17 +166,17 @@ class Verdict(StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code: 0, 3 or 4; 2 is a configuration error."""
+        """Return the exit code: 0, 3 or 4; 2 is reserved for configuration errors."""
         return {"improved": 0, "no evidence": 3, "regressed": 4}[self.value]
 
 
-def judge_difference(found: Difference) -> Verdict:
-    """Return the verdict on a difference: by its interval, for few tasks by the exact sign test."""
-    if found.wins + found.losses + found.ties < FEW:
-        sure = sign_test(found.wins, found.losses) < LEVEL
-        up, down = found.wins > found.losses, found.wins < found.losses
+def judge_difference(difference: Difference) -> Verdict:
+    """Return the verdict on a difference, by its interval or, for few tasks, the sign test."""
+    if difference.wins + difference.losses + difference.ties < FEW:
+        sure = sign_test(difference.wins, difference.losses) < LEVEL
+        up, down = difference.wins > difference.losses, difference.wins < difference.losses
     else:
-        sure, up, down = True, found.low > 0, found.high < 0
+        sure, up, down = True, difference.low > 0, difference.high < 0
     if sure and up:
         return Verdict.IMPROVED
     return Verdict.REGRESSED if sure and down else Verdict.NO_EVIDENCE

@@ -39,42 +39,43 @@ FULL = 1.0 - 1e-9
 
 
 def format_cause(cause: str) -> str:
-    """Return a failure cause as text for people; files and metrics have its value."""
+    """Return a readable text for a failure cause; files and metrics use the raw value."""
     words = {"reward_error": "no reward", "answer_error": "reward raised"}
     return words.get(cause, cause.replace("_", " "))
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """Definition of success: a minimum of the reward, or of one of its parts."""
+    """Success criterion: a minimum of the reward, or of one of its parts."""
 
     part: str | None
     least: float
 
     @staticmethod
     def of(text: str | None) -> Success | None:
-        """Parse `right`, `>=0.5` or `right>=0.5`, as in `reward.success`; return None for None."""
+        """Parse a criterion such as `right`, `>=0.5` or `right>=0.5`; return None for None."""
         if text is None:
             return None
         part, least = read_success(text)
         return Success(part, FULL if least is None else least - 1e-9)
 
-    def met(self, reward: Reward, where: str) -> bool:
-        """Return True if a reward is a success. Raises `RewardError` if it has no such part."""
+    def met(self, reward: Reward, location: str) -> bool:
+        """Return True if the reward meets the criterion. Raises `RewardError` for a missing
+        part."""
         if self.part is None:
             return reward.value >= self.least
         if self.part not in reward.parts:
             known = ", ".join(map(repr, reward.parts)) or "none"
             raise RewardError(
-                f"reward.success={self.part!r} is not a part of the reward of {where}; its parts "
-                f"are: {known}. Return it beside 'reward', or use another part"
+                f"reward.success={self.part!r} is not a part of the reward of {location}; its "
+                f"parts are: {known}. Return it in addition to 'reward', or use another part"
             )
         return reward.parts[self.part] >= self.least
 
 
 @dataclass(frozen=True, slots=True)
 class RewardKind:
-    """Kind of the rewards of a run, decided once for all of its numbers."""
+    """Properties of the rewards of a run, determined once for all reported numbers."""
 
     graded: bool = False
     """True if a reward was neither 0 nor 1."""
@@ -82,8 +83,8 @@ class RewardKind:
     """True if every reward defined the success of its rollout."""
 
     def after(self, rollouts: Iterable[Rollout], rule: Success | None = None) -> RewardKind:
-        """Return the kind after these rollouts. Failed ones are ignored: no grader rewarded
-        them."""
+        """Return the kind updated with these rollouts. Failed rollouts are ignored, because no
+        grader rewarded them."""
         kind = self
         for rollout in rollouts:
             reward = rollout.reward
@@ -101,7 +102,7 @@ UNSEEN = RewardKind()
 
 @dataclass(frozen=True, slots=True)
 class RolloutOutcome:
-    """Outcome of one rollout: its reward, None if it was lost, and its failure."""
+    """Outcome of one rollout: the reward (None if the rollout was lost) and the failure."""
 
     task: str
     reward: float | None
@@ -114,7 +115,7 @@ class RolloutOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeSums:
-    """Counts and rates of rollouts; every rate is over the judged ones."""
+    """Counts and rates over rollouts; all rates are over the judged rollouts."""
 
     rollouts: int
     tasks: int
@@ -136,7 +137,7 @@ class OutcomeSums:
     reward_interval: tuple[float, float] | None
 
     def record(self) -> JSON:
-        """Return a JSON object for result files; `runs/stored_evaluation.py` reads it."""
+        """Convert the sums to a JSON object for result files; see `runs/stored_evaluation.py`."""
         record: JSON = {entry.name: getattr(self, entry.name) for entry in fields(OutcomeSums)}
         record |= {name: dict(record[name]) for name in ("lost", "failed")}
         ends = {n: record[n] for n in ("interval", "reward_interval")}
@@ -145,7 +146,7 @@ class OutcomeSums:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Evaluation(OutcomeSums):
-    """Counts and rates of rollouts, with the rollouts; `str()` is a summary of a few lines."""
+    """Counts and rates of an evaluation, with its rollouts; `str()` returns a short summary."""
 
     played: Sequence[Rollout]
     kind: RewardKind
@@ -162,14 +163,14 @@ class Evaluation(OutcomeSums):
 
     @property
     def ungraded(self) -> str:
-        """Return the first failure message if the grader could judge no rollout, else an empty
-        text."""
+        """Return the first failure message if no rollout could be graded, else an empty string."""
         if self.judged > self.failed.get(FailureCause.ANSWER_ERROR.value, 0):
             return ""
         return next((r.last.failure.message for r in self.played if r.last.failure), "no reward")
 
     def compare(self, other: Evaluation, seed: int = 0) -> Difference:
-        """Return the mean reward of `other` minus this one's, paired by task, with a 95 % interval.
+        """Return the difference in mean reward, `other` minus this evaluation, paired by task, with
+        a 95 % interval.
 
         Raises `DataError` if the two have no common judged task.
         """
@@ -195,13 +196,13 @@ class Evaluation(OutcomeSums):
 
 
 def too_many_lost(judged: int, rollouts: int) -> bool:
-    """Return True if too few of the rollouts were judged for a rate."""
+    """Return True if too few rollouts were judged to compute a rate."""
     return rollouts - judged > LOST * rollouts or judged == 0
 
 
 def is_success(rollout: Rollout, rule: Success | None = None) -> bool:
-    """Return True if a rollout succeeded: by its environment, else by the rule, else by its part
-    `exact`, else by a reward of 1."""
+    """Return True if a rollout succeeded according to its environment, else the rule, else the
+    reward part `exact`, else a reward of 1."""
     reward = rollout.reward
     said = (rollout.last.info or {}).get(SUCCESS)
     if reward is None or (rollout.last.failure is not None and (rule or said) is not None):
@@ -218,8 +219,8 @@ def is_success(rollout: Rollout, rule: Success | None = None) -> bool:
 def summarise(
     rollouts: Sequence[Rollout], rule: Success | None = None, kind: RewardKind | None = None
 ) -> Evaluation:
-    """Return the evaluation of rollouts, with those of each family and of tasks with templates seen
-    or unseen in training. `kind` is the run's, if other rollouts decide it."""
+    """Summarise rollouts, in total, by family, and by templates seen or unseen in training. `kind`
+    is the reward kind of the run, if it was determined from other rollouts."""
     kind = kind or RewardKind().after(rollouts, rule)
     families: dict[str, list[Rollout]] = {}
     templates: dict[str, list[Rollout]] = {}
@@ -240,7 +241,7 @@ def _evaluate_rollouts(
     kind: RewardKind,
     by_family: Mapping[str, Evaluation] | None = None,
 ) -> Evaluation:
-    """Return the evaluation of rollouts without families."""
+    """Summarise rollouts without grouping them by family."""
     outcomes: list[RolloutOutcome] = []
     for rollout in rollouts:
         reward, failure, last = rollout.reward, rollout.last.failure, rollout.last
@@ -264,17 +265,17 @@ def _evaluate_rollouts(
     )
 
 
-def sum_outcomes(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
-    """Return counts and rates of rollout outcomes."""
-    judged = [j for j in some if j.reward is not None]
+def sum_outcomes(outcomes: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
+    """Compute the counts and rates of rollout outcomes."""
+    judged = [j for j in outcomes if j.reward is not None]
     rewards, tasks = [j.reward or 0.0 for j in judged], [j.task for j in judged]
     wins = [j.success for j in judged]
-    flag = not too_many_lost(len(judged), len(some))
+    flag = not too_many_lost(len(judged), len(outcomes))
     defined = flag and kind.has_success
-    lost = [j for j in some if j.reward is None]
+    lost = [j for j in outcomes if j.reward is None]
     return OutcomeSums(
-        rollouts=len(some),
-        tasks=len({j.task for j in some}),
+        rollouts=len(outcomes),
+        tasks=len({j.task for j in outcomes}),
         judged=len(judged),
         lost=dict(Counter(j.cause or "not ended" for j in lost).most_common()),
         failed=dict(Counter(j.cause for j in judged if j.cause is not None).most_common()),
@@ -288,8 +289,8 @@ def sum_outcomes(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSum
 
 
 def _reward_interval(rewards: Sequence[float], tasks: Sequence[str]) -> tuple[float, float] | None:
-    """Return the 95 % interval of a mean reward: Wilson's if all rewards are 0 or 1, else a
-    t-interval, clipped to 0..1 if every reward lies there."""
+    """Return the 95 % interval of a mean reward: the Wilson interval if all rewards are 0 or 1,
+    else a t-interval, clipped to 0..1 if all rewards are in that range."""
     if all(map(_is_binary, rewards)):
         return rate_interval([reward > 0.5 for reward in rewards], tasks)
     ends = mean_interval(rewards, tasks)

@@ -17,10 +17,10 @@ _SLACK = 1e-12
 
 
 class Budget:
-    """Limit, reserved and spent amounts in USD. Without a limit, costs are only counted."""
+    """Budget in USD: limit, reserved and spent amounts. Without a limit, costs are only counted."""
 
     def __init__(self, limit: float | None = None) -> None:
-        """Raises `ConfigError` if the limit is not a valid amount."""
+        """Create a budget. Raises `ConfigError` if the limit is not a valid amount."""
         if limit is not None:
             check_number("the budget", limit)
         self.limit = limit
@@ -32,15 +32,15 @@ class Budget:
 
     @property
     def left(self) -> float | None:
-        """Amount that is neither spent nor reserved; None without a limit."""
+        """Remaining amount: the limit minus spent and reserved amounts; None without a limit."""
         return None if self.limit is None else self.limit - self.spent - self.reserved
 
     def fits(self, bound: float) -> bool:
-        """Return True if a try with this cost bound fits the budget."""
+        """Return True if a request with this maximum cost fits the budget."""
         return self.left is None or bound <= self.left + _SLACK
 
     def reserve(self, bound: float) -> bool:
-        """Reserve a bound. Return False and reserve nothing if it does not fit."""
+        """Reserve a maximum cost. Return False and reserve nothing if it exceeds the budget."""
         if not self.fits(bound):
             return False
         self.reserved += bound
@@ -48,7 +48,7 @@ class Budget:
         return True
 
     def settle(self, bound: float, cost: float) -> None:
-        """Release a reservation and add the actual cost."""
+        """Release the reservation of `bound` and add the actual cost."""
         self.open -= 1
         # Without open reservations, reset the sum to remove rounding errors.
         self.reserved = self.reserved - bound if self.open else 0.0
@@ -57,5 +57,5 @@ class Budget:
         self._changed = asyncio.Event()
 
     async def changed(self) -> None:
-        """Wait until the next settlement."""
+        """Wait until the next reservation is settled."""
         await self._changed.wait()

@@ -77,7 +77,7 @@ class PlanningConfig(Section):
         return OpenAIPool(workers) if self.pool == "openai" else SimulatedPool(workers)
 
     def read_catalog(self) -> Catalog | None:
-        """Return the catalog from the file, or None without a file."""
+        """Return the catalog from the configured file, or None if no file is set."""
         return None if self.catalog is None else read_catalog(self.catalog)
 
 
@@ -106,7 +106,7 @@ class ToolsConfig(PlanningConfig):
         return resolve_tools((*self.tools, *servers))
 
     def read_catalog_with(self, tools: Mapping[str, Tool]) -> Catalog | None:
-        """Return the catalog of these tools, or the catalog from the file if there are no tools."""
+        """Return a catalog of the given tools, or the configured catalog if there are no tools."""
         if not tools:
             return self.read_catalog()
         if self.catalog is not None:
@@ -114,7 +114,7 @@ class ToolsConfig(PlanningConfig):
         return Catalog(described(tools))
 
     def make_pool_with(self, tools: Mapping[str, Tool], permit: Permit | None = None) -> WorkerPool:
-        """Return a pool of the tools; without tools, the worker pool."""
+        """Return a pool of the given tools, or the worker pool if there are no tools."""
         if not tools:
             return self.make_pool()
         if self.pool or self.workers:
@@ -140,9 +140,9 @@ class WorkConfig(PlanningConfig):
         plans: Iterable[Plan],
         **more: Any,
     ) -> OrchestrationSystem:
-        """Return the system that executes the plans. Without a catalog, the built-in one is used if
-        it has all tools of the plans. Raises `ConfigError` or `DataError` for invalid options or
-        files."""
+        """Build the system that executes the plans. If `catalog` is None, the built-in catalog is
+        used if it contains all tools of the plans. Raises `ConfigError` or `DataError` for invalid
+        options or files."""
         own, types = builtin_graph().catalog, {node.tool for plan in plans for node in plan.nodes}
         verifiers = self.read_verifiers(pool)
         if verifiers is not None:
@@ -151,10 +151,10 @@ class WorkConfig(PlanningConfig):
             named = types | {*tools.names}
             known = named | {tool_kind(name, catalog=tools) for name in named} | {"tool", *KINDS}
             known = known.union(*((w.name, *w.capabilities, *w.skills) for w in pool.workers))
-            if lost := [name for name in verifiers.by_type if name not in known]:
+            if unknown := [name for name in verifiers.by_type if name not in known]:
                 raise ConfigError(
-                    f"{str(self.verifiers)!r}: {lost[0]!r} is not a tool, a subtask type or a "
-                    f"kind{hint(lost[0], known)}"
+                    f"{str(self.verifiers)!r}: {unknown[0]!r} is not a tool, a subtask type or a "
+                    f"kind{hint(unknown[0], known)}"
                 )
         name = self.router
         if name in _ROUTERS:
@@ -162,8 +162,8 @@ class WorkConfig(PlanningConfig):
         elif name.startswith("cascade:"):
             order = [part.strip() for part in name.removeprefix("cascade:").split(",")]
             workers = [worker.name for worker in pool.workers]
-            if lost := [worker for worker in order if worker not in workers]:
-                raise ConfigError(f"unknown worker {lost[0]!r} in --router; use {workers!r}")
+            if unknown := [worker for worker in order if worker not in workers]:
+                raise ConfigError(f"unknown worker {unknown[0]!r} in --router; use {workers!r}")
             router = routing.cascade(order)
         elif Path(name).is_file():
             from tutelage.orchestration.routing.router import load_router
@@ -183,17 +183,17 @@ class WorkConfig(PlanningConfig):
         )
 
     def read_verifiers(self, pool: WorkerPool) -> Verifiers | None:
-        """Return the verifiers from the file, or None without a file. Raises `DataError` if the
-        file has the wrong format, `ConfigError` if a verifier is invalid."""
+        """Read the verifiers from the configured file; return None if no file is set. Raises
+        `DataError` if the file format is wrong and `ConfigError` if a verifier is invalid."""
         path = self.verifiers
         if path is None:
             return None
         data: Any = read_json(path)
         if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
-            raise DataError(f"{str(path)!r} must map types, and 'default', to verifiers")
+            raise DataError(f"{str(path)!r} must map subtask types or 'default' to verifiers")
         rows = cast("dict[str, JSON]", data)
         if not pool.mock and any(row.get("kind") == "known" for row in rows.values()):
-            raise ConfigError(f"{str(path)!r}: 'known' needs simulated workers (--pool)")
+            raise ConfigError(f"{str(path)!r}: the verifier 'known' requires --pool simulated")
         made = {kind: make_verifier(row, f"{path}: {kind!r}") for kind, row in rows.items()}
         default = made.pop("default", Verifiers.of_pool(mock=pool.mock).default)
         return Verifiers(default, made)
@@ -217,7 +217,7 @@ class ExecutionConfig(ExecutionLimits, ToolsConfig, WorkConfig, RunSettings):
     """Run the tools with side effects in the initial plan without asking."""
 
     def load_tools(self) -> dict[str, Tool]:
-        """Return the tools by name. `try_timeout`, if set, replaces their default timeout."""
+        """Return the tools by name. If `try_timeout` is set, it replaces their default timeout."""
         tools, seconds = super().load_tools(), self.try_timeout
         if seconds is None:
             return tools
@@ -229,7 +229,7 @@ class ExecutionConfig(ExecutionLimits, ToolsConfig, WorkConfig, RunSettings):
     def make_system(
         self, pool: WorkerPool, catalog: Catalog | None, plans: Iterable[Plan], **more: Any
     ) -> OrchestrationSystem:
-        """Return the system that executes the plans, with the limits and the log of this config."""
+        """Build the system that executes the plans, with the configured limits and log."""
         if self.logs is not None:
             more["execution_logger"] = ExecutionLogger(self.logs, workers=pool.workers)
         return super().make_system(

@@ -114,7 +114,7 @@ class Executor:
         catalog: Catalog | None = None,
         rest: Rest | None = None,
     ) -> None:
-        """By default, verifiers use the pool's ground truth or check for a non-empty answer."""
+        """By default, the verifiers use the pool's ground truth or accept any non-empty answer."""
         self.pool, self.router, self.rest = pool, router, rest
         self.verifiers = verifiers or Verifiers.of_pool(mock=pool.mock)
         self.settings = settings or ExecutorSettings()
@@ -123,14 +123,14 @@ class Executor:
         """Number of running and waiting tasks of each worker."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def slots(self, place: int) -> tuple[asyncio.Semaphore, asyncio.Semaphore]:
-        """Return the semaphores of a worker and of all requests, for the running event loop."""
+    def get_slots(self, index: int) -> tuple[asyncio.Semaphore, asyncio.Semaphore]:
+        """Return the semaphores of one worker and of the pool for the running event loop."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
             self._every = asyncio.Semaphore(self.settings.concurrency)
             limits = [worker.concurrency for worker in self.pool.workers]
             self._by_worker = [asyncio.Semaphore(limit) for limit in limits]
-        return self._by_worker[place], self._every
+        return self._by_worker[index], self._every
 
     def work(
         self,
@@ -140,7 +140,7 @@ class Executor:
         *,
         seeds: SeedTree = SeedTree(0),  # noqa: B008
     ) -> Subtask:
-        """Return the subtask of a node, with the outputs of its parents as inputs."""
+        """Return the subtask of a plan node, with the outputs of its parents as inputs."""
         planned = plan.nodes[node]
         return Subtask(
             node=node,
@@ -157,10 +157,10 @@ class Executor:
     def check(
         self, plan: Plan, budget: Budget | None = None, *, begun: bool = False
     ) -> References | None:
-        """Raise the errors that `run` would raise before anything is spent. The arguments are not
-        checked if the run has `begun`, or if a planner can correct them. Return the references of
-        the reward: the cost of the most expensive and the seconds of the slowest legal
-        single-worker plan, or None if both are 0."""
+        """Validate a plan and raise the errors that `run` would raise before any cost. The
+        arguments are not checked if the execution was started before, or if a planner can correct
+        them. Return the reference cost and latency of the reward: those of the most expensive and
+        of the slowest valid single-worker plan, or None if both are 0."""
         pool, settings, tools = self.pool, self.settings, getattr(self.pool, "tools", {})
         if self.catalog is not None:
             check_plan(plan, self.catalog)
@@ -179,8 +179,8 @@ class Executor:
         least, node = min(firsts, default=(0.0, 0))
         if budget is not None and budget.limit is not None and least > budget.limit:
             raise ConfigError(
-                f"budget too small: {budget.limit!r} USD, but the cheapest first step, node {node} "
-                f"({plan.nodes[node].tool!r}), may cost {least:.6f}; raise --budget"
+                f"the budget of {budget.limit!r} USD is too small: the cheapest first step (node "
+                f"{node}, {plan.nodes[node].tool!r}) may cost {least:.6f}; raise --budget"
             )
         able = [w for w in range(len(pool.workers)) if all(mask[w] for mask in masks)]
         if able:
@@ -203,7 +203,7 @@ class Executor:
         observers: Sequence[Observer] = (),
         journal: ExecutionJournal | None = None,
     ) -> Execution:
-        """Execute a plan. All random draws and the identifier come from `seeds`.
+        """Execute a plan. All random draws and the identifier are derived from `seeds`.
 
         Events are written to `journal`, and work that it already contains is not repeated. Raises
         `ConfigError` before anything is spent if a node has no capable worker or the budget is too
@@ -212,22 +212,22 @@ class Executor:
         """
         state = ExecutionState(plan, seeds) if journal is None else journal.state
         watching = observers if journal is None else (journal, *observers)
-        return await _PlanRun(self, state, budget or Budget(), watching).play()
+        return await _PlanRun(self, state, budget or Budget(), watching).execute()
 
 
 class _PlanRun:
-    """State of one running plan: finished nodes, costs, and nodes that may start."""
+    """State of a running plan: finished nodes, costs, and nodes that are ready to start."""
 
     def __init__(
         self,
-        place: Executor,
+        executor: Executor,
         state: ExecutionState,
         budget: Budget,
         observers: Sequence[Observer],
     ) -> None:
-        self.place, self.state, self.budget, self.settings = place, state, budget, place.settings
-        self.observers = observers
-        self.tools: Mapping[str, Any] = getattr(place.pool, "tools", {})
+        self.executor, self.state, self.budget = executor, state, budget
+        self.settings, self.observers = executor.settings, observers
+        self.tools: Mapping[str, Any] = getattr(executor.pool, "tools", {})
         self.earlier = steps_by_node(step for _, step in sorted(state.steps.items()))
         """Steps of earlier processes, by node."""
         self.dispatched = 1 + max(state.steps, default=-1)
@@ -239,51 +239,51 @@ class _PlanRun:
         self.asking = asyncio.Lock()
         """Held during a permission request, so that an equal call waits for the decision."""
         self._running: dict[asyncio.Task[NodeResult], int] = {}
-        self._link()
+        self._update_order()
 
-    def _link(self) -> None:
-        """Update the parents and the order of nodes after the plan changed."""
+    def _update_order(self) -> None:
+        """Update the parents and the order of the nodes after the plan has changed."""
         self._parents = self.state.plan.dependencies
         self._order = [node for level in levels(self.state.plan) for node in level]
 
     @property
     def now(self) -> float:
-        """Seconds since the start."""
+        """Seconds since the start of the execution."""
         return asyncio.get_running_loop().time() - self._origin
 
     @property
     def deadline_left(self) -> float | None:
-        """Seconds until the deadline, which includes planning; None without a deadline."""
+        """Seconds until the deadline, which also covers planning; None without a deadline."""
         deadline = self.settings.deadline
         return None if deadline is None else deadline - self.state.planning - self.now
 
-    def tell(self, event: str, **fields: Any) -> None:
+    def emit(self, event: str, **fields: Any) -> None:
         """Send an event to the journal and to the observers."""
         row: Event = {"event": event, "at": self.now, **fields}
         for observer in self.observers:
             observer(row)
 
-    def call_of(self, step: NodeStep) -> str:
-        """Return the `call_key` of the step's tool call; empty if the step called no tool."""
+    def get_call_key(self, step: NodeStep) -> str:
+        """Return the key of the step's tool call, or an empty string if no tool was called."""
         arguments = step.answer and step.answer.arguments
         return "" if arguments is None else call_key(step.worker or "", arguments, self.tools)
 
-    async def play(self) -> Execution:
+    async def execute(self) -> Execution:
         """Execute the plan; see `Executor.run`."""
-        self._begin()
+        self._restore()
         state, running = self.state, self._running
         try:
             async with asyncio.timeout(self.deadline_left):
                 try:
                     while True:
-                        for node in () if state.reason else self._ready():
-                            running[asyncio.create_task(_NodeRun(self, node).play())] = node
+                        for node in () if state.reason else self._find_ready_nodes():
+                            running[asyncio.create_task(_NodeRun(self, node).execute())] = node
                         if running and not state.reason:
                             ended, _ = await asyncio.wait(running, return_when="FIRST_COMPLETED")
                             for task in sorted(ended, key=running.__getitem__):
                                 if not state.reason:
                                     del running[task]
-                                    self._end(task.result())
+                                    self._end_node(task.result())
                         elif not await self._replan():
                             break
                 finally:
@@ -295,7 +295,7 @@ class _PlanRun:
             state.reason = "deadline"
         state.elapsed = self.now
         execution = state.execution()
-        self.tell(
+        self.emit(
             "end",
             success=execution.success,
             cost=execution.total_cost,
@@ -304,22 +304,22 @@ class _PlanRun:
         )
         return execution
 
-    def _begin(self) -> None:
-        """Check the plan and restore the state of earlier processes."""
-        state, place, begun = self.state, self.place, self.state.begun
+    def _restore(self) -> None:
+        """Check the plan and restore the state reached by earlier processes."""
+        state, executor, begun = self.state, self.executor, self.state.begun
         planned = replace(state.plan, nodes=state.plan.nodes[: state.planned])
-        state.references = place.check(planned, self.budget, begun=begun)
+        state.references = executor.check(planned, self.budget, begun=begun)
         self.budget.spent += state.plan.cost + math.fsum(s.cost for s in state.steps.values())
         self._origin = asyncio.get_running_loop().time() - state.elapsed
         state.reason = state.unplanned = ""
         state.begun, state.resumed = True, len(state.nodes)
-        state.pool, state.mock = place.pool.name, place.pool.mock
-        state.workers = tuple(worker.name for worker in place.pool.workers)
-        state.router = str(getattr(place.router, "name", type(place.router).__name__))
+        state.pool, state.mock = executor.pool.name, executor.pool.mock
+        state.workers = tuple(worker.name for worker in executor.pool.workers)
+        state.router = str(getattr(executor.router, "name", type(executor.router).__name__))
         for _, node in sorted(state.nodes.items()):
-            self._end(node, tell=False)
+            self._end_node(node, notify=False)
         against = state.references and [state.references.cost, state.references.latency]
-        self.tell(
+        self.emit(
             "start",
             id=state.seeds.id("flow"),
             nodes=len(state.plan.nodes),
@@ -332,18 +332,18 @@ class _PlanRun:
             resumed=state.resumed,
         )
         if not begun:
-            self._end_wrong(0)
+            self._fail_invalid_nodes(0)
 
-    def _end_wrong(self, first: int) -> None:
-        """End the nodes from index `first` on that have invalid arguments, so that a planner can
+    def _fail_invalid_nodes(self, start: int) -> None:
+        """Mark nodes with invalid arguments as failed, from index `start` on, so that a planner can
         correct them."""
-        wrong = wrong_arguments(self.state.plan, self.tools, first) if self.tools else {}
+        wrong = wrong_arguments(self.state.plan, self.tools, start) if self.tools else {}
         for node, reason in wrong.items():
-            self._end(NodeResult(node, "failed", reason=reason))
+            self._end_node(NodeResult(node, "failed", reason=reason))
 
-    def _ready(self) -> list[int]:
-        """Return the nodes that may start. Unless `on_failure` is `continue`, skip nodes with a
-        missing input."""
+    def _find_ready_nodes(self) -> list[int]:
+        """Return the nodes that can start. Nodes with missing inputs are skipped unless
+        `on_failure` is `continue`."""
         ready, ended, started = list[int](), self.state.nodes, {*self._running.values()}
         for node in self._order:
             if node in ended or node in started or not ended.keys() >= {*self._parents[node]}:
@@ -351,12 +351,12 @@ class _PlanRun:
             lost = any(not ended[parent].kept for parent in self._parents[node])
             if lost and self.settings.on_failure != "continue":
                 reason = "a node that it waits for has no output"
-                self._end(NodeResult(node, "skipped", reason=reason))
+                self._end_node(NodeResult(node, "skipped", reason=reason))
             else:
                 ready.append(node)
         return sorted(ready)
 
-    def _end(self, result: NodeResult, *, tell: bool = True) -> None:
+    def _end_node(self, result: NodeResult, *, notify: bool = True) -> None:
         node = result.node
         self.state.nodes[node] = result
         if result.kept and result.output is not None:
@@ -364,14 +364,14 @@ class _PlanRun:
         # A node with invalid arguments ends before its parents.
         before = max((self.ends.get(k, 0.0) for k in self._parents[node]), default=0.0)
         self.ends[node] = before + result.seconds
-        if tell:
-            self.tell("node", result=asdict(result))
+        if notify:
+            self.emit("node", result=asdict(result))
         if self.settings.on_failure == "fail_fast" and result.status == "failed":
             self.state.reason = "failed"
 
     async def _replan(self) -> bool:
-        """Request further nodes after failures if the settings allow it. Return True on success."""
-        state, rest = self.state, self.place.rest
+        """Request more nodes after failures if the settings allow it. Return True on success."""
+        state, rest = self.state, self.executor.rest
         lost = {k for k, n in state.nodes.items() if not n.kept} - state.abandoned
         if rest is None or state.reason or not lost:
             return False
@@ -384,12 +384,12 @@ class _PlanRun:
 
         def record(request: int, call: PlannerCall) -> None:
             made[request] = call
-            self.tell("planning", request=request, call=calls_json((call,))[0])
+            self.emit("planning", request=request, call=calls_json((call,))[0])
 
         state.elapsed = self.now
         try:
             grown = await rest(state.execution(), self.budget, record)
-            self.place.check(grown)
+            self.executor.check(grown)
             nodes = grown.nodes[count:]
             state.unplanned = "" if nodes else "the planner knows nothing more to do"
         except TutelageError as error:
@@ -397,20 +397,20 @@ class _PlanRun:
         finally:
             calls, given_up = tuple(made.values()), sorted(lost) if nodes else []
             state.grow(nodes, given_up, calls)
-            self._link()
-            self.tell(
+            self._update_order()
+            self.emit(
                 "replan", nodes=nodes_json(nodes), abandoned=given_up, calls=calls_json(calls)
             )
-        self._end_wrong(count)
+        self._fail_invalid_nodes(count)
         return bool(nodes)
 
 
 class _NodeRun:
-    """Execution of one node with all of its tries."""
+    """Execution of one node with all of its attempts."""
 
     def __init__(self, run: _PlanRun, node: int) -> None:
-        self.run, self.node, self.pool, place = run, node, run.place.pool, run.place
-        self.work = place.work(
+        self.run, self.node, self.pool, executor = run, node, run.executor.pool, run.executor
+        self.work = executor.work(
             run.state.plan,
             node,
             run.outputs,
@@ -422,45 +422,45 @@ class _NodeRun:
         self.blocked = False
         """True if workers are available and only the budget prevents a request."""
 
-    async def play(self) -> NodeResult:
-        """Execute the node. Raises only errors that the user must fix, and cancellation."""
+    async def execute(self) -> NodeResult:
+        """Execute the node. Only cancellation and errors that the user must fix are raised."""
         run = self.run
         try:
             last = self.steps[-1] if self.steps else None
             if last and last.verdict is None and last.answer and not last.answer.error:
                 await self._verify(last, last.answer)  # not verified by an earlier process
-                run.tell("step", step=last.to_json())
+                run.emit("step", step=last.to_json())
             while not (self.steps and self.steps[-1].passed):
-                state = await self._route_state()
+                state = await self._make_route_state()
                 if state is None:
-                    return self._result("failed", reason=self._why("no worker is left"))
-                choice = state.checked(run.place.router.choose(state))
+                    return self._finish("failed", reason=self._failure_reason("no worker is left"))
+                choice = state.checked(run.executor.router.choose(state))
                 if choice.action == state.stop:
-                    self._keep(self._step("stop", choice))
+                    self._store_step(self._make_step("stop", choice))
                     words = "stopped by the router" if state.candidates else "no worker is left"
-                    return self._result("failed", reason=self._why(words))
+                    return self._finish("failed", reason=self._failure_reason(words))
                 if choice.action == state.accept:
-                    self._keep(self._step("accept", choice))
-                    return self._result("accepted", self._answered())
-                await self._ask_worker(choice)
-            return self._result("succeeded", self.steps[-1])
+                    self._store_step(self._make_step("accept", choice))
+                    return self._finish("accepted", self._find_answered_step())
+                await self._call_worker(choice)
+            return self._finish("succeeded", self.steps[-1])
         except TimeoutError as error:  # of a user's verifier, router or pool
-            return self._result("failed", reason=f"timeout: {error}")
+            return self._finish("failed", reason=f"timeout: {error}")
 
-    async def _route_state(self) -> RouteState | None:
-        """Return the router state, waiting for budget if needed; None if no action is left."""
+    async def _make_route_state(self) -> RouteState | None:
+        """Return the router state, waiting for budget if needed; None if no action is possible."""
         run, settings, budget = self.run, self.run.settings, self.run.budget
         names = {worker.name: i for i, worker in enumerate(self.pool.workers)}
         tried = tuple(
             names[step.worker]
             for step in self.steps
-            if step.worker in names and step.answer is not None and not _given_up(step.answer)
+            if step.worker in names and step.answer is not None and not _is_cancelled(step.answer)
         )
         open_to = [
             can and len(tried) < settings.max_tries and worker not in tried
             for worker, can in enumerate(self.legal)
         ]
-        judged = run.place.verifiers.bound(self.work)
+        judged = run.executor.verifiers.bound(self.work)
         while True:
             fits = [
                 can and budget.fits(estimate.bound + judged)
@@ -469,7 +469,7 @@ class _NodeRun:
             if any(fits) or not any(open_to) or budget.open == 0:
                 break
             await budget.changed()  # other tries may release reservations
-        self.blocked, answered = any(open_to) and not any(fits), self._answered()
+        self.blocked, answered = any(open_to) and not any(fits), self._find_answered_step()
         if not any(fits) and answered is None:
             return None
         return RouteState(
@@ -479,7 +479,7 @@ class _NodeRun:
             mask=(*fits, answered is not None, True),
             estimates=self.estimates,
             tries=tried,
-            load=tuple(run.place.load),
+            load=tuple(run.executor.load),
             done={k: ended.kept for k, ended in run.state.nodes.items()},
             ends=dict(run.ends),
             spent=budget.spent,
@@ -490,16 +490,16 @@ class _NodeRun:
             seeds=self.work.seeds.child("route", len(self.steps)),
         )
 
-    async def _ask_worker(self, choice: Choice) -> None:
+    async def _call_worker(self, choice: Choice) -> None:
         """Send a request to the chosen worker, retry transient errors, and verify the answer."""
         run, settings, place = self.run, self.run.settings, choice.action
         worker, bound = self.pool.workers[place], self.estimates[place].bound
-        step = self._step("worker", choice, worker.name)
-        self._tell("dispatch", step, begun=step.to_json())
+        step = self._make_step("worker", choice, worker.name)
+        self._emit("dispatch", step, begun=step.to_json())
         run.budget.reserve(bound)  # fits, according to the mask
-        run.place.load[place] += 1
+        run.executor.load[place] += 1
         try:
-            answer = await self._request(step, worker, bound)
+            answer = await self._send_request(step, worker, bound)
             for retry in range(settings.retries):
                 error = answer.error
                 if error is None or not error.transient:
@@ -511,15 +511,15 @@ class _NodeRun:
                 await asyncio.sleep(min(max(0.0, pause), BACKOFF_MAX))
                 if not run.budget.reserve(bound):
                     break
-                answer = await self._request(step, worker, bound)
+                answer = await self._send_request(step, worker, bound)
             await self._verify(step, answer)
         finally:
-            run.place.load[place] -= 1
+            run.executor.load[place] -= 1
             step.ended = run.now
-            self._keep(step)
+            self._store_step(step)
 
-    async def _request(self, step: NodeStep, worker: Worker, bound: float) -> WorkerAnswer:
-        """Send one request whose bound is already reserved, and always settle the reservation."""
+    async def _send_request(self, step: NodeStep, worker: Worker, bound: float) -> WorkerAnswer:
+        """Send one request with a reserved cost bound, and settle the reservation in every case."""
         run, place, loop = self.run, step.choice.action, asyncio.get_running_loop()
         limit, pool = run.settings.try_timeout, self.pool
         number = sum(len(before.requests) for before in (*self.steps, step))
@@ -530,14 +530,14 @@ class _NodeRun:
         answer: WorkerAnswer | None = None
         error = WorkerError("cancelled", "the request was given up")
         try:
-            if given is not None and (answer := await self._refused(worker, given)):
+            if given is not None and (answer := await self._check_permission(worker, given)):
                 begun = loop.time()
                 return answer
-            own, every = run.place.slots(place)
+            own, every = run.executor.get_slots(place)
             async with own, every:
                 begun = loop.time()
                 arguments = {} if given is None else {"arguments": given}
-                self._tell("request", step, worker=step.worker, bound=bound, **arguments)
+                self._emit("request", step, worker=step.worker, bound=bound, **arguments)
                 async with asyncio.timeout(limit):
                     answer = await pool.execute(worker, work)
         except TimeoutError as late:
@@ -561,43 +561,44 @@ class _NodeRun:
             run.budget.settle(bound, 0.0 if answer is None else answer.cost)
             if answer is not None:
                 step.requests += (answer,)
-                self._tell("answer", step, worker=step.worker, answer=answer.to_json())
+                self._emit("answer", step, worker=step.worker, answer=answer.to_json())
         assert answer is not None
         return answer
 
-    async def _refused(self, worker: Worker, given: str) -> WorkerAnswer | None:
+    async def _check_permission(self, worker: Worker, args: str) -> WorkerAnswer | None:
         """Return the answer for a tool call with side effects that must not run, because permission
-        is refused or the user reports that it already ran; None if it may run. The wait counts as
-        queued. A refused call is not asked about again, nor are equal calls that wait meanwhile."""
+        was refused or the user reports that it already ran; None if the call may run. The waiting
+        time counts as queueing time. After a refusal, the user is not asked again about equal
+        calls."""
         run, pool, known = self.run, cast("ToolPool", self.pool), self.run.refusals
-        call, doubt = call_key(worker.name, given, pool.tools), cast("Doubt", "")
+        call, doubt = call_key(worker.name, args, pool.tools), cast("Doubt", "")
         async with run.asking:
             if not (said := known.get(call, "")):
                 # The call may have run already, or was planned after tool results were read.
-                late = [s for s in run.state.steps.values() if s.answer and _cut_off(s.answer)]
-                if any(step.answer is not None and _given_up(step.answer) for step in self.steps):
+                late = [s for s in run.state.steps.values() if s.answer and _is_cut_off(s.answer)]
+                if any(s.answer is not None and _is_cancelled(s.answer) for s in self.steps):
                     doubt = "again"
-                elif any(run.call_of(step) == call for step in late):
+                elif any(run.get_call_key(step) == call for step in late):
                     doubt = "late"
                 elif self.node >= run.state.planned:
                     doubt = "replanned"
-                said = await pool.permit(worker, given, doubt)
+                said = await pool.permit(worker, args, doubt)
             if isinstance(said, WorkerAnswer):
-                return replace(said, arguments=given)
+                return replace(said, arguments=args)
             if said:
                 known[call] = said
-        return WorkerAnswer(error=WorkerError("refused", said), arguments=given) if said else None
+        return WorkerAnswer(error=WorkerError("refused", said), arguments=args) if said else None
 
     async def _verify(self, step: NodeStep, answer: WorkerAnswer) -> None:
         """Set the verdict of the step. A paid verification must fit the budget."""
-        run, verifiers = self.run, self.run.place.verifiers
+        run, verifiers = self.run, self.run.executor.verifiers
         bound = verifiers.bound(self.work, answer)
         if bound and not run.budget.reserve(bound):
             message = f"no verdict: it may cost {bound:.6f} USD, and the budget has less left"
             step.verdict = Verification(False, message, checked=False)
             return
         if bound:
-            self._tell("verify", step, bound=bound)
+            self._emit("verify", step, bound=bound)
             step.verdict = Verification(False, "the check was given up", checked=False, cost=bound)
         try:
             step.verdict = await verifiers.check(self.work, answer)
@@ -607,59 +608,59 @@ class _NodeRun:
             if bound:
                 run.budget.settle(bound, 0.0 if step.verdict is None else step.verdict.cost)
 
-    def _tell(self, event: str, step: NodeStep, **fields: Any) -> None:
-        self.run.tell(event, step=step.index, node=self.node, **fields)
+    def _emit(self, event: str, step: NodeStep, **fields: Any) -> None:
+        self.run.emit(event, step=step.index, node=self.node, **fields)
 
-    def _step(self, action: Action, choice: Choice, worker: str | None = None) -> NodeStep:
+    def _make_step(self, action: Action, choice: Choice, worker: str | None = None) -> NodeStep:
         now, index, number = self.run.now, self.run.dispatched, len(self.steps)
         self.run.dispatched += 1
         return NodeStep(index, self.node, number, action, worker, choice, started=now, ended=now)
 
-    def _keep(self, step: NodeStep) -> None:
+    def _store_step(self, step: NodeStep) -> None:
         self.steps.append(step)
         self.run.state.steps[step.index] = step
-        self.run.tell("step", step=step.to_json())
+        self.run.emit("step", step=step.to_json())
 
-    def _answered(self) -> NodeStep | None:
-        """Return the last step with an answer without error, or None."""
+    def _find_answered_step(self) -> NodeStep | None:
+        """Return the last step whose answer has no error, or None."""
         usable = (s for s in self.steps[::-1] if s.answer is not None and s.answer.error is None)
         return next(usable, None)
 
-    def _why(self, words: str) -> str:
-        """Return the reason of a failure with the last verdict; `budget` if only the budget
-        prevents a try."""
+    def _failure_reason(self, reason: str) -> str:
+        """Return the failure reason with the last verdict, or `budget` if only the budget prevents
+        another attempt."""
         if self.blocked:
             return "budget"
         reasons = [step.verdict.reason for step in self.steps if step.verdict is not None]
         # A tool is the only capable worker of its node.
         legal = zip(self.pool.workers, self.legal, strict=True)
         alone = any(can and worker.tool for worker, can in legal)
-        return reasons[-1] if reasons and alone else ": ".join([words, *reasons[-1:]])
+        return reasons[-1] if reasons and alone else ": ".join([reason, *reasons[-1:]])
 
-    def _result(
-        self, status: NodeStatus, kept: NodeStep | None = None, reason: str = ""
+    def _finish(
+        self, status: NodeStatus, step: NodeStep | None = None, reason: str = ""
     ) -> NodeResult:
-        answer = None if kept is None else kept.answer
+        answer = None if step is None else step.answer
         return NodeResult(
             self.node,
             status,
             output=answer and answer.output,
-            worker=kept and kept.worker,
+            worker=step and step.worker,
             reason=reason,
-            seconds=sum(step.seconds for step in self.steps),
-            checked=kept is None or kept.verdict is None or kept.verdict.checked,
+            seconds=sum(s.seconds for s in self.steps),
+            checked=step is None or step.verdict is None or step.verdict.checked,
             correct=answer and answer.correct,
         )
 
 
-def _cut_off(answer: WorkerAnswer) -> bool:
-    """Return True if the executor stopped waiting for a request before it ended."""
+def _is_cut_off(answer: WorkerAnswer) -> bool:
+    """Return True if the executor stopped waiting for the request before it ended."""
     error = answer.error
     return error is not None and (
         error.kind in ("timeout", "cancelled") or error.message.endswith(LATE)
     )
 
 
-def _given_up(answer: WorkerAnswer) -> bool:
-    """Return True if a request was cancelled, so that the worker may be tried again."""
+def _is_cancelled(answer: WorkerAnswer) -> bool:
+    """Return True if the request was cancelled, so that the worker may be tried again."""
     return answer.error is not None and answer.error.kind == "cancelled"

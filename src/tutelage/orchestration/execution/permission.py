@@ -41,23 +41,23 @@ _DOUBTS: dict[Doubt, str] = {
 
 
 class Permission:
-    """A `Permit` that asks the user, and refuses if there is no user to ask."""
+    """Permission check that asks the user, and refuses calls if no user can be asked."""
 
     def __init__(self, ask: Ask | None = None, *, yes: bool = False) -> None:
         self._ask, self._yes = ask, yes
 
     async def __call__(self, tool: Tool, arguments: str, doubt: Doubt) -> Said:
-        """Return an empty text if the tool may run, the reason if it may not, or the result of a
-        call that is already done. Raises `RunError` if a killed process may have done the call and
-        there is no user to ask; a refusal would end the run, which can be resumed at a terminal."""
+        """Return an empty string if the tool may run, the reason if it may not, or the result of a
+        call that already ran. Raises `RunError` if a killed process may have made the call and no
+        user can be asked; a refusal would end the run, which can be resumed in a terminal."""
         if self._yes and not doubt:
             return ""
         words, ask = _DOUBTS[doubt], self._ask
         if ask is None and doubt == "again":
             raise RunError(
-                f"{tool.name}: a killed run may have made this call already, and there is no "
-                "terminal to ask at; check whether it was made, then resume at a terminal and "
-                "answer `done` if it was"
+                f"{tool.name}: a killed run may already have made this call, and no terminal is "
+                "available to confirm it; check whether the call was made, then resume in a "
+                "terminal and answer `done` if it was"
             )
         if ask is None:
             remedy = (

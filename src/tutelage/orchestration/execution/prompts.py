@@ -22,9 +22,9 @@ NOTHING = "(no output)"
 
 
 def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
-    """Return the prompt of a node, with the outputs of its parents."""
+    """Return the prompt for a node, including the outputs of its parents."""
 
-    def filled(match: re.Match[str]) -> str:
+    def format_reference(match: re.Match[str]) -> str:
         # Text after the reference that is not a member of the output is kept as text.
         value, left = member(outputs.get(int(match[1]), NOTHING), match[2])
         return f"{as_text(value)}{left}"
@@ -35,7 +35,7 @@ def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
         lines.append(node.description)
     if node.arguments:
         lines += ["", "Arguments:"]
-        values = {name: fill(value, filled) for name, value in node.arguments.items()}
+        values = {name: fill(value, format_reference) for name, value in node.arguments.items()}
         lines += [f"- {name}: {as_text(value)}" for name, value in values.items()]
     named = references(node.arguments)
     if others := [parent for parent in node.parents if parent not in named]:

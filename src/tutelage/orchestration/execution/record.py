@@ -54,7 +54,7 @@ Action = Literal["worker", "accept", "stop"]
 
 @dataclass(slots=True)
 class NodeStep:
-    """One decision at one node, and its result so far. Times are in seconds from the start."""
+    """Routing decision at a node and its current result. Times are in seconds since the start."""
 
     index: int
     """Index in the order of dispatch."""
@@ -75,7 +75,7 @@ class NodeStep:
 
     @property
     def answer(self) -> WorkerAnswer | None:
-        """The last response, or None if the decision sent no request."""
+        """Last response of the worker, or None if no request was sent."""
         return self.requests[-1] if self.requests else None
 
     @property
@@ -86,7 +86,7 @@ class NodeStep:
 
     @property
     def cost(self) -> float:
-        """Total cost in USD."""
+        """Total cost of the step in USD."""
         return math.fsum(self.costs)
 
     @property
@@ -96,18 +96,18 @@ class NodeStep:
 
     @property
     def passed(self) -> bool:
-        """True if the verifier passed the answer."""
+        """True if the answer passed the verification."""
         return self.verdict is not None and self.verdict.passed
 
     def to_json(self) -> JSON:
-        """Return the step as JSON for an event, without the features of its choice."""
+        """Convert the step to JSON for an event, without the features of the router's choice."""
         fields = _STEP.dump_python(self, exclude={"choice": {"features"}, "requests": True})
         answers = [answer.to_json() for answer in self.requests]
         return {**fields, "cost": self.cost, "seconds": self.seconds, "requests": answers}
 
 
 def steps_by_node(steps: Iterable[NodeStep]) -> dict[int, list[NodeStep]]:
-    """Group steps by node, in their order."""
+    """Group steps by node and keep their order."""
     by_node: dict[int, list[NodeStep]] = {}
     for step in steps:
         by_node.setdefault(step.node, []).append(step)
@@ -138,7 +138,7 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class Execution(ExecutionResult):
-    """An `ExecutionResult` with the plan, the nodes and the steps that produced it.
+    """Result of an execution, with the plan, the nodes and the steps that produced it.
 
     `success` is True if every node passed its verifier, or was accepted and is known to be right.
     """
@@ -172,20 +172,20 @@ class Execution(ExecutionResult):
 
     @property
     def answers(self) -> dict[int, str]:
-        """Outputs of the leaf nodes (nodes without children), by node."""
+        """Outputs of the leaf nodes (nodes without children), by node index."""
         leaves = set(range(len(self.nodes))) - {before for before, _ in self.plan.edges}
         known = ((node, self.nodes[node].output) for node in sorted(leaves))
         return {node: output for node, output in known if output is not None}
 
     def earned(self, preset: Preset = "normalized") -> Reward:
-        """Return the reward with its parts."""
+        """Return the reward and its parts."""
         parts = reward_parts(self, preset=preset)
         return Reward(sum(parts.values()), parts)
 
     @property
     def unserved(self) -> WorkerError | None:
-        """Error of the first node that failed because no worker's server answered; None if there is
-        no such node, or if the execution succeeded."""
+        """Error of the first node that failed because no server of a worker responded; None if
+        there is no such node, or if the execution succeeded."""
         for node in () if self.success else self.nodes:
             if node.status == "failed" and node.reason != "budget":
                 answers = [step.answer for step in self.steps if step.node == node.node]
@@ -202,8 +202,8 @@ class Execution(ExecutionResult):
 
     @property
     def correct(self) -> bool | None:
-        """True if all kept outputs are right, False if a node has none; None if the pool does not
-        know. Nodes replaced by a further plan do not count."""
+        """True if all kept outputs are correct, False if a node has no kept output; None if the
+        pool has no ground truth. Nodes replaced by a later plan are ignored."""
         counted = [node for node in self.nodes if node.node not in self.abandoned]
         if any(not node.kept for node in counted):
             return False
@@ -219,27 +219,27 @@ _CALLS = TypeAdapter(tuple[PlannerCall, ...])
 
 
 def calls_json(calls: Iterable[PlannerCall]) -> list[dict[str, Any]]:
-    """Return planner calls as JSON."""
+    """Convert planner calls to JSON."""
     return _CALLS.dump_python(tuple(calls), mode="json")
 
 
 def nodes_json(nodes: Iterable[Node]) -> list[dict[str, Any]]:
-    """Return nodes as JSON."""
+    """Convert nodes to JSON."""
     return _NODES.dump_python(tuple(nodes), mode="json")
 
 
 def read_nodes(rows: object) -> tuple[Node, ...]:
-    """Read nodes written by `nodes_json`. Raises `DataError` if they are invalid."""
+    """Read nodes from JSON. Raises `DataError` if they are invalid."""
     return read_as(_NODES, rows, "added nodes")
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan as JSON."""
+    """Convert a plan to JSON."""
     return _PLAN.dump_python(plan, mode="json", exclude=None if plan.calls else {"calls"})
 
 
 def read_plan(row: Mapping[str, Any]) -> Plan:
-    """Read a plan written by `plan_json`. Raises `DataError` if it is invalid."""
+    """Read a plan from JSON. Raises `DataError` if it is invalid."""
     return read_as(_PLAN, row, "this is no plan: it")
 
 
@@ -279,16 +279,16 @@ class ExecutionState:
     def grow(
         self, nodes: Sequence[Node], abandoned: Iterable[int], calls: Sequence[PlannerCall]
     ) -> None:
-        """Add the nodes of a further plan, the nodes abandoned for it, and its planner calls."""
+        """Add the nodes and planner calls of a later plan, and the nodes that it replaces."""
         plan = self.plan
         self.plan = replace(plan, nodes=(*plan.nodes, *nodes), calls=(*plan.calls, *calls))
         self.abandoned.update(abandoned)
         self.replans += bool(nodes)
 
     def execution(self) -> Execution:
-        """Return the execution in its current state; nodes that have not ended are cancelled. Cost
-        is the sum over requests. Latency is the planning time plus the longest chain of nodes,
-        without queues."""
+        """Return the execution in its current state; unfinished nodes are marked as cancelled. The
+        cost is the sum over all requests. The latency is the planning time plus the longest chain
+        of nodes, without queueing."""
         plan, steps = self.plan, [self.steps[index] for index in sorted(self.steps)]
         mine, nodes = steps_by_node(steps), list[NodeResult]()
         for k in range(len(plan.nodes)):
@@ -325,7 +325,7 @@ _SAME = (
 
 def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
     """Compute the state of an execution from its events, the first of which contains the plan.
-    Requests that were unfinished when a process ended are counted at their bounds. Raises
+    Requests that were unfinished when a process ended are counted with their maximum cost. Raises
     `DataError` if an event is invalid."""
     state = ExecutionState(read_plan(events[0]["plan"]), seeds)
     open_steps, sent, judged = dict[int, NodeStep](), dict[int, Event](), dict[int, float]()
@@ -370,14 +370,14 @@ def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
             case _:
                 pass
     for index, step in open_steps.items():
-        _end_at_bounds(step, sent.get(index), judged.get(index), state.elapsed)
+        _end_unfinished(step, sent.get(index), judged.get(index), state.elapsed)
         state.steps[index] = step
     state.grow((), (), read_as(_CALLS, list(planning.values()), "requests"))
     return state
 
 
-def _end_at_bounds(step: NodeStep, request: Event | None, judged: float | None, now: float) -> None:
-    """End an unfinished step with the cost bounds of its request and of its verification."""
+def _end_unfinished(step: NodeStep, request: Event | None, bound: float | None, now: float) -> None:
+    """End an unfinished step with the maximum cost of its request and of its verification."""
     if request is not None:
         error = WorkerError("cancelled", "the process ended while this was running")
         step.requests += (
@@ -388,9 +388,9 @@ def _end_at_bounds(step: NodeStep, request: Event | None, judged: float | None, 
                 arguments=request.get("arguments"),
             ),
         )
-    if judged is not None:
+    if bound is not None:
         reason = "the process ended while this was judged"
-        step.verdict = Verification(False, reason, checked=False, cost=judged)
+        step.verdict = Verification(False, reason, checked=False, cost=bound)
     step.ended, step.queued = now, now - step.started
 
 
@@ -400,16 +400,16 @@ content can be recomputed from earlier events."""
 
 
 class ExecutionJournal:
-    """Journal of an execution in a store, used to resume after a kill. It is a context manager and
-    an observer of the executor. `state` is the state that earlier processes reached."""
+    """Journal of an execution in a store, used to resume it after a crash. The journal is a context
+    manager and an observer of the executor; `state` is the state reached by earlier processes."""
 
     def __init__(
-        self, where: str | Path | Store, plan: Plan, seeds: SeedTree, run_id: str = ""
+        self, store: str | Path | Store, plan: Plan, seeds: SeedTree, run_id: str = ""
     ) -> None:
-        """`where` is the store of a run, or the file of a separate event store. Raises `RunError`
-        if the events belong to another plan, `StoreError` if the file is not a store."""
-        self.store = where if isinstance(where, Store) else open_store(where)
-        self._own, self._run_id, self._rollout = self.store is not where, run_id, seeds.id("roll")
+        """Open the journal in the store of a run, or in a separate event file. Raises `RunError` if
+        the events belong to another plan and `StoreError` if the file is not a store."""
+        self.store = store if isinstance(store, Store) else open_store(store)
+        self._own, self._run_id, self._rollout = self.store is not store, run_id, seeds.id("roll")
         first: Event = {"event": "plan", "seed": seeds.seed, "plan": plan_json(plan)}
         try:
             events = self.store.events(run_id, self._rollout)
@@ -417,8 +417,8 @@ class ExecutionJournal:
             # The planner calls may differ, because another process plans again.
             if events and read_plan(events[0]["plan"]) != read_plan(first["plan"]):
                 raise RunError(
-                    f"{str(self.store.where)!r} already has this execution with another plan; use "
-                    "another name or file for each execution"
+                    f"{str(self.store.where)!r} already contains this execution with another plan; "
+                    "use a separate name or file for each execution"
                 )
             self.state = fold(events or [first], seeds)
         except BaseException:
@@ -426,8 +426,8 @@ class ExecutionJournal:
             raise
 
     def __call__(self, event: Event) -> None:
-        """Add an event. Events that cannot be recomputed are on disk when the call returns. Raises
-        `StoreError` if the disk is full."""
+        """Record an event. Events that cannot be recomputed are on disk when the call returns.
+        Raises `StoreError` if the disk is full."""
         self._pending.append(event)
         paid = event["event"] == "step" and (event["step"]["verdict"] or {}).get("cost")
         if paid or event["event"] not in _LATER:

@@ -29,8 +29,9 @@ RECIPE, PLAN = "orchestrate", "plan.json"
 @register
 @dataclass
 class ExecutionRun(RunKind):
-    """Run that executes plans, each as a rollout. A run with a single plan can be resumed without
-    repeating finished nodes; `collect` executes many plans and restarts from the beginning."""
+    """Run that executes plans and stores each execution as a rollout. A run with a single plan can
+    be resumed without repeating finished nodes; `collect` executes many plans and restarts from the
+    beginning."""
 
     name: ClassVar[str] = "execution"
     model: ClassVar[type[RunSettings]] = ExecutionConfig
@@ -49,23 +50,23 @@ class ExecutionRun(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """Raise `RunError`: an execution is resumed by its command, which builds the system."""
-        raise RunError(f"resume an execution with its command: {resume_command(folder.path)}")
+        raise RunError(f"resume the execution with its command: {resume_command(folder.path)}")
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
-        """Return fingerprints of the workers and tools. The plan is stored in the folder."""
+        """Return fingerprints of the workers and tools; the plan itself is stored in the folder."""
         asked = self.head.settings.model_dump(mode="json", exclude={"plan", "checkpoint"})
         return settings_sources(asked, folder)
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
-        """Return self; the caller has built the system."""
+        """Return this run unchanged, because the caller has already built the system."""
         return self
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """Do nothing; the caller has built the system."""
+        """Do nothing; the caller has already built the system."""
 
     @property
     def head(self) -> RunHeader:
-        """Header of the run for store, loggers and collector."""
+        """Header of the run for the store, the loggers and the trace collector."""
         return RunHeader(
             recipe=self.recipe,
             algorithm=getattr(self.asked, "router", self.recipe),
@@ -74,12 +75,12 @@ class ExecutionRun(RunKind):
         )
 
     def begin(self, folder: RunFolder) -> None:
-        """Write the plan of a single execution to the folder."""
+        """Write the plan to the run folder if the run executes a single plan."""
         if self.plan is not None:
             write_json(folder.path / PLAN, plan_json(self.plan))
 
     def phases(self) -> Sequence[Phase]:
-        """Return the only phase."""
+        """Return the single phase of the run, which executes the plans."""
 
         def play(run: Run) -> None:
             self._result = self.work(run)
@@ -87,5 +88,5 @@ class ExecutionRun(RunKind):
         return [("execution", play)]
 
     def result(self, status: str) -> JSON | None:
-        """Return the result of a finished run, else None."""
+        """Return the result of a finished run, or None if the run was stopped."""
         return self._result if status == FINISHED else None

@@ -71,7 +71,7 @@ from tutelage.types import (
 
 
 def stored_rollout(
-    place: SeedTree,
+    seeds: SeedTree,
     run_id: str,
     task: Task,
     label: str,
@@ -81,11 +81,11 @@ def stored_rollout(
     failure: Failure | None = None,
     **attempt: Any,
 ) -> Rollout:
-    """Return a rollout with a single attempt, with identifiers from `place`."""
+    """Create a rollout with a single attempt; its identifiers are derived from `seeds`."""
     status = RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED
     stop = "answer" if failure is None else None
-    tried = Attempt(place.id("att"), 0, status, failure=failure, stop=stop, **attempt)
-    return Rollout(place.id("roll", run_id), run_id, task, mode, step, task.id, 0, (tried,), label)
+    tried = Attempt(seeds.id("att"), 0, status, failure=failure, stop=stop, **attempt)
+    return Rollout(seeds.id("roll", run_id), run_id, task, mode, step, task.id, 0, (tried,), label)
 
 
 def stored_call(
@@ -98,7 +98,7 @@ def stored_call(
     stop: StopReason = StopReason.STOP,
     **times: Any,
 ) -> Call:
-    """Return a call without tokens, which is not used for training; `times` are `started` and
+    """Create a model call without tokens, which is not used for training; `times` are `started` and
     `seconds`."""
     sampled, said = Sampled((), (), (), stop, 0), Message("assistant", reply)
     return Call(call_id, agent, index, messages, (), sampled, said, sampling, policy=None, **times)
@@ -106,16 +106,16 @@ def stored_call(
 
 @dataclass(frozen=True, slots=True)
 class ExecutionRecorder:
-    """Writes executions as rollouts of a run, with their rewards."""
+    """Writes executions and their rewards to a store, as rollouts of a run."""
 
     writer: StoreWriter
     run_id: str
     preset: Preset = "normalized"
     label: str = "orchestrate"
 
-    def __call__(self, execution: Execution, sampling: Sampling, began: float, plan: float) -> None:
-        """Write an execution; `began` is in seconds since 1970, `plan` is the planning time in
-        seconds."""
+    def __call__(self, execution: Execution, sampling: Sampling, start: float, plan: float) -> None:
+        """Write an execution that started at `start` (seconds since 1970); `plan` is the planning
+        time in seconds."""
         failure = None
         if not execution.success:
             lost = [node for node in execution.nodes if not node.kept]
@@ -131,21 +131,21 @@ class ExecutionRecorder:
             self.run_id,
             Task(execution.id, {"instruction": execution.plan.instruction}),
             self.label,
-            calls=_calls(execution, sampling, began + plan),
+            calls=_make_calls(execution, sampling, start + plan),
             answer="\n\n".join(execution.answers.values()) or None,
             reward=execution.earned(self.preset) if judged else None,
             failure=failure,
             seconds=execution.wall_seconds + plan,
-            started=began,
+            started=start,
         )
         with deferred_signals():
             # Spans first: a collector joins the spans that exist when the rollout arrives.
-            self.writer.submit_spans(self.run_id, _spans(execution, rollout, began, plan))
+            self.writer.submit_spans(self.run_id, _spans(execution, rollout, start, plan))
             self.writer.submit([rollout])
 
 
 def _call_id(execution: Execution, step: NodeStep) -> str | None:
-    """Return the identifier of the call made by a step; None if no worker returned any text."""
+    """Return the identifier of the step's call, or None if the worker returned no text."""
     said = step.answer is not None and step.answer.output
     return execution.seeds.child("step", step.index).id("call") if said else None
 
@@ -154,9 +154,9 @@ def _planner_call_id(execution: Execution, index: int) -> str:
     return execution.seeds.child("planner", index).id("call")
 
 
-def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Call, ...]:
-    """Return the calls of the planner, then those of the workers in the order of dispatch. Requests
-    without any output and tool calls are left out."""
+def _make_calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Call, ...]:
+    """Return the calls of the planner, followed by the calls of workers in the order of dispatch.
+    Tool calls and requests without output are omitted."""
     outputs = {node.node: node.output for node in execution.nodes if node.output is not None}
     calls = [
         stored_call(
@@ -186,10 +186,10 @@ def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Cal
     return tuple(calls)
 
 
-def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) -> list[SpanRecord]:
-    """Return the spans that surround those of the calls, parents before children."""
+def _spans(execution: Execution, rollout: Rollout, start: float, plan: float) -> list[SpanRecord]:
+    """Return the spans that enclose the spans of the calls, with parents before children."""
     identity = Identity(rollout.run_id, rollout.id, rollout.last.id)
-    trace, origin = make_trace_id(identity), int((began + plan) * 1e9)
+    trace, origin = make_trace_id(identity), int((start + plan) * 1e9)
     shared: dict[str, Any] = {
         names.PROVIDER: "tutelage",
         names.ROLLOUT_ID: identity.rollout_id,
@@ -200,7 +200,7 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
         make_span_id(trace, "workflow"),
         make_span_id(trace),
         f"{names.INVOKE_WORKFLOW} {' '.join(execution.plan.instruction.split())[:60]}",
-        start_ns=int(began * 1e9),
+        start_ns=int(start * 1e9),
         end_ns=origin + int(execution.wall_seconds * 1e9),
         attributes={
             names.OPERATION: names.INVOKE_WORKFLOW,
@@ -260,7 +260,7 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
         started = origin + int(min((s.started for s in mine), default=0.0) * 1e9)
         ended = origin + int(max((s.ended for s in mine), default=0.0) * 1e9)
         decisions = tuple(
-            SpanEvent(names.DECISION, origin + int(s.started * 1e9), _decision(execution, s))
+            SpanEvent(names.DECISION, origin + int(s.started * 1e9), _decision_fields(execution, s))
             for s in mine
         )
         spans.append(
@@ -279,8 +279,8 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
     return spans
 
 
-def _decision(execution: Execution, step: NodeStep) -> dict[str, Any]:
-    """Return the attributes of a decision: action, worker, cost, verdict and resulting call."""
+def _decision_fields(execution: Execution, step: NodeStep) -> dict[str, Any]:
+    """Return the span attributes of a decision: action, worker, cost, verdict and call."""
     answer, verdict, call_id = step.answer, step.verdict, _call_id(execution, step)
     error = None if answer is None or answer.error is None else answer.error.kind
     if verdict is not None and not verdict.passed:
@@ -316,8 +316,9 @@ class ExecutionLogger:
         workers: Sequence[Worker] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`workers` gives the numbers of the model selections; default: the workers of each
-        execution. Raises `RunError` if the folder is a file or cannot be created."""
+        """Open the log. `workers` determines the numbers of the model selections; by default, the
+        workers of each execution are used. Raises `RunError` if the folder is a file or cannot be
+        created."""
         self.path = Path(folder)
         if self.path.suffix != ".jsonl" or self.path.is_dir():
             self.path /= FILE
@@ -338,9 +339,9 @@ class ExecutionLogger:
         planner_outputs: Mapping[str, Any] | Plan,
         execution_result: ExecutionResult | Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Append a line and return it. The result can be a mapping of its fields. Raises
-        `DataError` if the planner outputs contain no valid plan, `RewardError` if the result is
-        invalid."""
+        """Append an execution to the log and return the line. The result can be a mapping of its
+        fields. Raises `DataError` if the planner outputs contain no valid plan and `RewardError` if
+        the result is invalid."""
         result, clock = ExecutionResult.read(execution_result), self._clock()
         own = result if isinstance(result, Execution) else None
         workers = self._workers or (() if own is None else own.workers)
@@ -350,7 +351,7 @@ class ExecutionLogger:
             "success": result.success,
             "cost": result.total_cost,
             "latency_ms": result.total_latency_ms,
-            "planner_outputs": _planner_outputs(planner_outputs, own, workers),
+            "planner_outputs": _make_planner_outputs(planner_outputs, own, workers),
             "execution_result": {name: getattr(result, name) for name in RESULT_FIELDS},
             "run_id": self.run_id,
             "workers": list(workers),
@@ -378,14 +379,14 @@ class ExecutionLogger:
         return row
 
 
-def _planner_outputs(
-    planned: Mapping[str, Any] | Plan, execution: Execution | None, workers: Sequence[str]
+def _make_planner_outputs(
+    source: Mapping[str, Any] | Plan, execution: Execution | None, workers: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the planner outputs of a log line. They contain the tool names of the given or
-    executed plan and, for each node, the worker of the kept answer, else the last worker that was
-    tried. A given mapping is kept and takes precedence. Raises `DataError` if there is no valid
-    plan, or if a list does not have one entry per node."""
-    plan = planned if isinstance(planned, Plan) else execution and execution.plan
+    """Return the planner outputs for a log line: the tool names of the plan and, for each node, the
+    worker of the kept answer, else the last worker that was tried. The values of a mapping take
+    precedence. Raises `DataError` if there is no valid plan, or if a list does not have one entry
+    per node."""
+    plan = source if isinstance(source, Plan) else execution and execution.plan
     outputs: dict[str, Any] = {}
     if plan is not None:
         outputs = {
@@ -403,8 +404,8 @@ def _planner_outputs(
                 workers.index(name) if name in workers else name for name in kept
             ]
     # Scores of a planner have no adjacency; the executed plan was decoded from them.
-    if not isinstance(planned, Plan) and "adjacency" in planned.get("workflow_graph", ()):
-        listed = {key: value for key, value in planned.items() if key != "subtask_embeddings"}
+    if not isinstance(source, Plan) and "adjacency" in source.get("workflow_graph", ()):
+        listed = {key: value for key, value in source.items() if key != "subtask_embeddings"}
         text = json.dumps(listed, default=lambda v: getattr(v, "tolist", v.__str__)())
         outputs |= json.loads(text)
     matrix = outputs.get("workflow_graph", {}).get("adjacency")

@@ -44,11 +44,11 @@ def execution_seeds(seed: int, name: str | int) -> SeedTree:
     return SeedTree(seed).child("orchestration").child(name)
 
 
-async def planned_within(deadline: float | None, made: Awaitable[Plan]) -> Plan:
-    """Wait for a plan, at most `deadline` seconds. Raises `NoPlanError` after the deadline."""
+async def planned_within(deadline: float | None, plan: Awaitable[Plan]) -> Plan:
+    """Wait for a plan for at most `deadline` seconds. Raises `NoPlanError` after the deadline."""
     try:
         async with asyncio.timeout(deadline):
-            return await made
+            return await plan
     except TimeoutError as error:
         late = NoPlanError(f"the deadline of {deadline or 0:g} s passed during planning")
         late.exit_code = 1
@@ -56,7 +56,7 @@ async def planned_within(deadline: float | None, made: Awaitable[Plan]) -> Plan:
 
 
 class OrchestrationSystem:
-    """Plans instructions and executes the plans."""
+    """Creates plans for instructions and executes the plans."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class OrchestrationSystem:
         realtime: bool = False,
         min_confidence: float | None = None,
     ) -> None:
-        """`planner` is a function from an instruction to a `Plan`, or an object with such a method
-        `plan`. Defaults: the built-in planner for the catalog, the simulated workers of the preset
-        `classic`, and a router that tries the cheapest worker first.
+        """Create a system. `planner` is a function from an instruction to a `Plan`, or an object
+        with such a method `plan`. Defaults: the built-in planner for the catalog, the simulated
+        workers of the preset `classic`, and a router that tries the cheapest worker first.
 
         If `realtime` is true, `execute` waits for the simulated latencies of mock workers;
         otherwise it uses a virtual clock. `min_confidence` is the minimum confidence at which a
@@ -132,7 +132,7 @@ class OrchestrationSystem:
         number, self._count = self._count, self._count + 1
         seeds = execution_seeds(self._seed, number if name is None else name)
         began, money = time.time(), budget if isinstance(budget, Budget) else Budget(budget)
-        planned = await self._planned(instruction, money) if plan is None else plan
+        planned = await self._make_plan(instruction, money) if plan is None else plan
         check_given("the plan", planned, Plan, "a Plan(instruction, (Node(tool), ...))")
         planning = time.time() - began if plan is None else plan.seconds
         if plan is not None:
@@ -153,11 +153,11 @@ class OrchestrationSystem:
         return result
 
     def check(self, plan: Plan, budget: float | None = None, *, begun: bool = False) -> None:
-        """Raise the errors that `execute` would raise for this plan before it spends anything. If
-        the execution has `begun` and is resumed from its journal, the arguments are not checked."""
+        """Raise the errors that `execute` would raise for this plan before any cost. The arguments
+        are not checked if the execution was started before and is resumed from its journal."""
         self.executor.check(plan, Budget(budget), begun=begun)
 
-    async def _planned(self, instruction: str, budget: Budget) -> Plan:
+    async def _make_plan(self, instruction: str, budget: Budget) -> Plan:
         make = getattr(self.planner, "aplan", None)  # for planners that call a server
         if make is None or not instruction.strip():
             return self.plan(instruction)
@@ -167,7 +167,7 @@ class OrchestrationSystem:
         return plan
 
     def plan(self, instruction: str) -> Plan:
-        """Return the plan of the planner, or of the built-in one if there is no planner. Raises
+        """Create a plan with the planner, or with the built-in planner by default. Raises
         `NoPlanError` if the planner declines."""
         if not instruction.strip():
             raise ConfigError("the instruction is empty; describe the task")

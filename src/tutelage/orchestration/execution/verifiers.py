@@ -49,25 +49,25 @@ class Verifiers:
 
     @classmethod
     def of_pool(cls, *, mock: bool) -> Self:
-        """Return the default verifiers: `known` for simulated pools, else `present`."""
+        """Return the default verifiers: `known` for simulated pools, otherwise `present`."""
         return cls(make_verifier({"kind": "known" if mock else "present"}))
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """Return the verdict of the subtask's verifier. Answers with an error always fail."""
+        """Verify an answer with the verifier of the subtask. Answers with an error always fail."""
         if answer.error is not None:
             return Verification(False, f"{answer.error.kind}: {answer.error.message}")
         if answer.arguments is not None and not any(k in self.by_type for k in work.labels):
             return Verification(True, "the tool ran")
-        judged = self._of(work).check(work, answer)
+        judged = self._select(work).check(work, answer)
         return await judged if inspect.isawaitable(judged) else judged
 
-    def _of(self, work: Subtask) -> Any:
+    def _select(self, work: Subtask) -> Any:
         verifiers = (self.by_type[label] for label in work.labels if label in self.by_type)
         return next(verifiers, self.default)
 
     def bound(self, work: Subtask, answer: WorkerAnswer | None = None) -> float:
-        """Return an upper bound of the verdict's cost in USD, which the budget reserves."""
-        bound = getattr(self._of(work), "bound", None)  # only verifiers with paid verdicts
+        """Return an upper bound of the verification cost in USD, which the budget reserves."""
+        bound = getattr(self._select(work), "bound", None)  # only verifiers with paid verdicts
         if bound is None or (answer is not None and answer.error):
             return 0.0
         return bound(work, answer)
@@ -75,14 +75,14 @@ class Verifiers:
 
 @dataclass(frozen=True)
 class _Rule:
-    """Verifier without a cost."""
+    """Verifier without cost, defined by a function."""
 
     check: Callable[[Subtask, WorkerAnswer], Verification | Awaitable[Verification]]
 
 
-def _known() -> _Rule:
-    """Return the ground truth in `answer.correct`, which only simulated pools have; other pools
-    raise `ConfigError`."""
+def _make_known() -> _Rule:
+    """Create a verifier that uses the ground truth in `answer.correct`, which only simulated pools
+    provide; for other pools it raises `ConfigError`."""
 
     def check(work: Subtask, answer: WorkerAnswer) -> Verification:
         if answer.correct is None:
@@ -95,8 +95,8 @@ def _known() -> _Rule:
     return _Rule(check)
 
 
-def _present() -> _Rule:
-    """Pass every non-empty answer, with `checked=False`."""
+def _make_present() -> _Rule:
+    """Create a verifier that accepts every non-empty answer, with `checked=False`."""
 
     def check(work: Subtask, answer: WorkerAnswer) -> Verification:
         if not answer.output.strip():
@@ -106,8 +106,8 @@ def _present() -> _Rule:
     return _Rule(check)
 
 
-def _exact(expected: AsText) -> _Rule:
-    """Compare the answer with `expected`, ignoring case and differences in white space."""
+def _make_exact(expected: AsText) -> _Rule:
+    """Create a verifier that compares the answer with `expected`, ignoring case and whitespace."""
 
     def check(work: Subtask, answer: WorkerAnswer) -> Verification:
         one, other = (" ".join(text.split()).casefold() for text in (answer.output, expected))
@@ -116,14 +116,13 @@ def _exact(expected: AsText) -> _Rule:
     return _Rule(check)
 
 
-def _regex(pattern: str) -> _Rule:
-    """Search the answer for a pattern. Raises `ConfigError` if it is not a valid regular
-    expression."""
+def _make_regex(pattern: str) -> _Rule:
+    """Create a verifier that searches the answer for a pattern. Raises `ConfigError` if the pattern
+    is not a valid regular expression."""
     try:
         re.compile(pattern, re.DOTALL)
     except re.error as error:
-        message = f"invalid regular expression {pattern!r} of a verifier: {error}"
-        raise ConfigError(message) from error
+        raise ConfigError(f"invalid regular expression {pattern!r}: {error}") from error
 
     async def check(work: Subtask, answer: WorkerAnswer) -> Verification:
         # Mock answers are searched synchronously: a virtual clock advances during an `await`.
@@ -133,10 +132,10 @@ def _regex(pattern: str) -> _Rule:
     return _Rule(check)
 
 
-def _schema(schema: Mapping[str, Any]) -> _Rule:
-    """Check that the answer is JSON valid for a schema; a Markdown code fence is removed. Raises
-    `ConfigError` if the schema is not a valid JSON Schema, `MissingExtraError` if the extra is not
-    installed."""
+def _make_schema(schema: Mapping[str, Any]) -> _Rule:
+    """Create a verifier that validates the answer against a JSON schema; a Markdown code fence is
+    removed. Raises `ConfigError` if the schema is invalid and `MissingExtraError` if the extra is
+    not installed."""
     validator = schema_validator(schema, "the verifier")
 
     def check(work: Subtask, answer: WorkerAnswer) -> Verification:
@@ -163,7 +162,7 @@ _UNSEEN = (
 
 @dataclass(frozen=True)
 class _Judge:
-    """Checks with another model over HTTP if the result does what the subtask asks.
+    """Verifier that asks another model over HTTP to judge the result of a subtask.
 
     Prices are in USD per million tokens; `key_env` is the environment variable with the API key. A
     verdict takes one request, which is retried only after transient errors without cost, so a
@@ -181,10 +180,10 @@ class _Judge:
     max_tokens: Count = 1024
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` if a price, the URL or the key is invalid."""
-        self._pool()
+        """Validate the settings. Raises `ConfigError` if a price, the URL or the key is invalid."""
+        self._make_pool()
 
-    def _pool(self) -> OpenAIPool:
+    def _make_pool(self) -> OpenAIPool:
         worker = Worker(
             "judge",
             price_in=self.price_in,
@@ -196,21 +195,21 @@ class _Judge:
         return OpenAIPool([worker], timeout=SECONDS)
 
     def bound(self, work: Subtask, answer: WorkerAnswer | None = None) -> float:
-        """Return an upper bound of the cost of a verdict in USD. Without an answer, its length is
+        """Return an upper bound of the verification cost in USD. Without an answer, its length is
         assumed to be `work.max_tokens` tokens of four characters."""
         output = "x" * (4 * work.max_tokens) if answer is None else answer.output
         if not output.strip() or len(output) > LONGEST:
             return 0.0
-        read = len((_UNSEEN + self._shown(work, output)).encode("utf-8", "replace")) + OVERHEAD
+        read = len((_UNSEEN + self._format(work, output)).encode("utf-8", "replace")) + OVERHEAD
         return (read * self.price_in + self.max_tokens * self.price_out) / 1e6
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """Return the verdict, with its cost."""
+        """Verify an answer with the judge model; the verdict includes the cost."""
         if not answer.output.strip() or len(answer.output) > LONGEST:
             return Verification(False, "the answer is empty, or too long to be judged")
-        user = Message("user", self._shown(work, answer.output))
+        user = Message("user", self._format(work, answer.output))
         messages, bound = (Message("system", _UNSEEN), user), self.bound(work, answer)
-        pool = self._pool()
+        pool = self._make_pool()
         try:
             said = await pool.ask(pool.workers[0], messages, self.max_tokens, bound)
             for number in range(TRIES - 1):
@@ -227,28 +226,28 @@ class _Judge:
             return Verification(False, f"no verdict: {reason}", checked=False, cost=said.cost)
         return Verification(good, f"the judge says {'right' if good else 'wrong'}", cost=said.cost)
 
-    def _shown(self, work: Subtask, output: str) -> str:
+    def _format(self, work: Subtask, output: str) -> str:
         return json.dumps({"task": work.prompt, "candidate_result": output}, ensure_ascii=False)
 
 
 _KINDS: Mapping[str, Any] = {
-    "known": _known,
-    "present": _present,
-    "exact": _exact,
-    "regex": _regex,
-    "schema": _schema,
+    "known": _make_known,
+    "present": _make_present,
+    "exact": _make_exact,
+    "regex": _make_regex,
+    "schema": _make_schema,
     "judge": _Judge,
 }
 """Verifiers by their names in files."""
 
 
-def make_verifier(row: Mapping[str, Any], where: str = "a verifier") -> Any:
+def make_verifier(row: Mapping[str, Any], location: str = "a verifier") -> Any:
     """Create a verifier from JSON such as `{"kind": "regex", "pattern": "..."}`.
 
     Raises `ConfigError` if the kind or an option is unknown, or a required option is missing.
     """
     kind = str(row.get("kind"))
     if kind not in _KINDS:
-        raise ConfigError(f"{where}: unknown kind {kind!r}; choose one of {', '.join(_KINDS)}")
+        raise ConfigError(f"{location}: unknown kind {kind!r}; choose one of {', '.join(_KINDS)}")
     options = ArgsKwargs((), {name: value for name, value in row.items() if name != "kind"})
-    return read_as(TypeAdapter(_KINDS[kind]), options, f"{where} ({kind!r})", error=ConfigError)
+    return read_as(TypeAdapter(_KINDS[kind]), options, f"{location} ({kind!r})", error=ConfigError)

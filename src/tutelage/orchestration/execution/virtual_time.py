@@ -30,7 +30,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def _select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return the ready events; advance the clock instead of waiting for a timer."""
+        """Return the ready events, and advance the clock instead of waiting for a timer."""
         if timeout is None:
             # Without timers, only another thread can wake the loop.
             return self._wait(None)
@@ -41,6 +41,6 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(main: Coroutine[Any, Any, T], *, jumps: bool = True) -> T:
-    """Run a coroutine like `asyncio.run`, on a virtual clock if `jumps` is true."""
+    """Run a coroutine like `asyncio.run`, by default on a virtual clock."""
     with asyncio.Runner(loop_factory=_VirtualLoop if jumps else None) as runner:
         return runner.run(main)

@@ -35,8 +35,8 @@ _BY_WORD: Mapping[str, tuple[str, ...]] = {
 
 
 def tool_kind(name: str, description: str = "", catalog: Catalog | None = None) -> str:
-    """Return the kind of worker that a tool needs: from the catalog, else from its input and output
-    types, else from the words in its name and then in its description.
+    """Return the kind of worker required by a tool: from the catalog, else from its input and
+    output types, else from words in its name and description.
 
     The default is `text`.
     """
@@ -56,7 +56,7 @@ def tool_kind(name: str, description: str = "", catalog: Catalog | None = None) 
 
 @cache
 def classic() -> tuple[Worker, ...]:
-    """Return the eight default workers in their fixed order, from the file `classic.json`.
+    """Return the eight default workers of `classic.json`, in a fixed order.
 
     Prices and latencies of gpt-4, gpt-3.5-turbo and llama-3-8b are published values (USD 0.03,
     0.002 and 0.001 per 1,000 tokens; 0.5, 0.2 and 0.3 s). The values of the other five, and all
@@ -67,12 +67,12 @@ def classic() -> tuple[Worker, ...]:
 
 
 def read_workers(path: str | Path) -> tuple[Worker, ...]:
-    """Read workers from a JSON or YAML file. Raises `DataError` if the file is invalid,
-    `ConfigError` if a worker is."""
+    """Read workers from a JSON or YAML file. Raises `DataError` if the file is invalid and
+    `ConfigError` if a worker is invalid."""
     data: Any = read_json(path)
     rows: Any = data.get("workers") if isinstance(data, dict) else data
     if not isinstance(rows, list):
-        raise DataError(f"{str(path)!r} must be a list of workers, or have a list 'workers'")
+        raise DataError(f"{str(path)!r} must contain a list of workers, or a list under 'workers'")
     named = enumerate(cast("list[Any]", rows))
     return check_workers([worker_from(row, f"{str(path)!r}, worker {i}") for i, row in named])
 
@@ -80,24 +80,24 @@ def read_workers(path: str | Path) -> tuple[Worker, ...]:
 _WORKER = TypeAdapter(Worker)
 
 
-def worker_from(row: object, where: str = "a worker") -> Worker:
-    """Read a worker from a JSON object. Raises `ConfigError` with the location and the fix."""
+def worker_from(row: object, location: str = "a worker") -> Worker:
+    """Create a worker from a JSON object. Raises `ConfigError` with the location and the fix."""
     for key in ("name", "price_in", "price_out", "latency"):  # required: prices have no defaults
         if isinstance(row, dict) and key not in row:
             raise ConfigError(
-                f"{where} has no {key!r}; set name, price_in and price_out (USD per million "
+                f"{location} has no {key!r}; set name, price_in and price_out (USD per million "
                 "tokens) and latency (median seconds)"
             )
-    return read_as(_WORKER, row, where, error=ConfigError)
+    return read_as(_WORKER, row, location, error=ConfigError)
 
 
 def worker_to(worker: Worker) -> dict[str, Any]:
-    """Return the JSON object that `worker_from` reads."""
+    """Convert a worker to a JSON object."""
     return _WORKER.dump_python(worker, mode="json", exclude_none=True)
 
 
 def describe_pool(pool: WorkerPool) -> str:
-    """Return a description of the workers: their number, and if they are real or simulated."""
+    """Return a description of the pool: the number of workers, and whether they are simulated."""
     if any(worker.tool for worker in pool.workers):
         return f"{counted(len(pool.workers), 'tool')} that run here"
     where = "SIMULATED: no model is asked; real ones with --pool openai --workers FILE"

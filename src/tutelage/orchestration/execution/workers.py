@@ -69,7 +69,7 @@ class Latency:
     """Additional seconds per output token."""
 
 
-def _seconds(value: object) -> object:
+def _parse_latency(value: object) -> object:
     return {"seconds": value} if isinstance(value, (int, float, str)) else value
 
 
@@ -86,7 +86,7 @@ class Worker:
     """USD per million input tokens."""
     price_out: Amount = 0.0
     """USD per million output tokens."""
-    latency: Annotated[Latency, BeforeValidator(_seconds)] = field(
+    latency: Annotated[Latency, BeforeValidator(_parse_latency)] = field(
         default_factory=lambda: Latency(0.0)
     )
     """Latency; files may give a plain number of seconds."""
@@ -111,8 +111,7 @@ class Worker:
             )
 
     def can(self, *labels: str) -> bool:
-        """Return True if a capability matches one of the labels (the type and kind of a
-        subtask)."""
+        """Return True if a capability matches one of the labels (type and kind of a subtask)."""
         return any(fnmatchcase(label, known) for known in self.capabilities for label in labels)
 
     def skill(self, *labels: str) -> float:
@@ -128,7 +127,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Subtask:
-    """Input of a worker: one subtask. Only `attempt` differs between workers and retries."""
+    """Input of a worker for one subtask. Only `attempt` differs between workers and retries."""
 
     node: int
     """Index of the node in the plan."""
@@ -153,7 +152,7 @@ class Subtask:
 
     @property
     def labels(self) -> tuple[str, str]:
-        """Type and kind: the keys used to look up capabilities and skills."""
+        """Type and kind of the subtask, used to look up capabilities and skills."""
         return (self.type, self.kind)
 
 
@@ -168,13 +167,13 @@ class WorkerError:
 
     @property
     def transient(self) -> bool:
-        """True if the same worker can be retried."""
+        """True if the request can be retried with the same worker."""
         return self.kind in TRANSIENT
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """Result of one worker call. Without an error, it may still be wrong: see `verifiers.py`."""
+    """Result of one worker call. Even without an error it may be wrong; see `verifiers.py`."""
 
     output: str = ""
     cost: float = 0.0
@@ -193,7 +192,7 @@ class WorkerAnswer:
     """Arguments of a tool call as JSON; None if a model answered."""
 
     def to_json(self) -> JSON:
-        """Return the answer as JSON: cost, seconds and all fields without their default value."""
+        """Convert the answer to JSON: cost, seconds and all fields with a non-default value."""
         said = _ANSWER.dump_python(self, exclude_defaults=True)
         return {"cost": self.cost, "seconds": self.seconds, **said}
 
@@ -225,7 +224,7 @@ class WorkerEstimate:
 
 
 class WorkerPool(Protocol):
-    """A set of workers and the means to call them. All failures are returned as `WorkerAnswer`.
+    """Interface to a set of workers. All failures are returned as a `WorkerAnswer`.
 
     `execute` raises only `asyncio.CancelledError`, after it has released its resources. Pools that
     draw random answers return the same answer for the same `Subtask` and worker, because all draws
@@ -244,7 +243,7 @@ class WorkerPool(Protocol):
         ...
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
-        """Estimate cost and latency of a request without knowledge of the answer."""
+        """Estimate the cost and latency of a request before the answer is known."""
         ...
 
     async def close(self) -> None:
@@ -263,7 +262,7 @@ def check_workers(workers: Sequence[Worker]) -> tuple[Worker, ...]:
 
 
 def capable_workers(workers: Sequence[Worker], work: Subtask) -> tuple[bool, ...]:
-    """Return a mask of the workers capable of a subtask. Raises `ConfigError` if none is."""
+    """Return a mask of the workers that can do a subtask. Raises `ConfigError` if none can."""
     numbers = tuple(worker.tool and worker.name == work.type for worker in workers)
     if any(numbers):
         return numbers
@@ -279,5 +278,5 @@ def capable_workers(workers: Sequence[Worker], work: Subtask) -> tuple[bool, ...
 
 
 def prompt_tokens(text: str) -> int:
-    """Estimate the number of tokens in a text: four characters per token, at least 1."""
+    """Estimate the number of tokens in a text as one per four characters, at least 1."""
     return max(1, math.ceil(len(text) / 4))

@@ -50,7 +50,7 @@ OVERHEAD = 64
 
 
 class OpenAIPool:
-    """A `WorkerPool` over HTTP for one event loop at a time. `close` closes its connections."""
+    """Worker pool for OpenAI-compatible servers, used on one event loop at a time."""
 
     name = "openai"
     mock = False
@@ -62,7 +62,8 @@ class OpenAIPool:
         environ: Mapping[str, str] = os.environ,
         timeout: float = 120.0,
     ) -> None:
-        """Raises `ConfigError` if a worker's URL is invalid or its API key is not set.
+        """Create a pool. Raises `ConfigError` if a worker's URL is invalid or its API key is not
+        set.
 
         Workers without an endpoint use `OPENAI_BASE_URL` or the OpenAI API, and need
         `OPENAI_API_KEY`.
@@ -164,7 +165,7 @@ _BY_STATUS: Mapping[int, ErrorKind] = {
 
 
 def error_kind(error: EngineError) -> tuple[ErrorKind, bool]:
-    """Return the kind of an error, and True if the request may be billed nevertheless."""
+    """Return the kind of an error, and True if the request may still be billed."""
     if isinstance(error, ContextOverflowError):
         return "refused", False
     if isinstance(error, RemoteError):

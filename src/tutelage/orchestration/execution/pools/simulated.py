@@ -35,7 +35,7 @@ _SPREAD = 0.4
 
 
 class SimulatedPool:
-    """A `WorkerPool` of simulated workers."""
+    """Worker pool of simulated workers."""
 
     name = "simulated"
     mock = True
@@ -48,20 +48,20 @@ class SimulatedPool:
         errors: float = 0.03,
         tokens: float = 150.0,
     ) -> None:
-        """`correlation` is the share of the variance that all workers have in common on a subtask,
-        `errors` the probability that a request fails because the server is busy or unavailable, and
-        `tokens` the median answer length."""
+        """Create a pool. `correlation` is the share of the variance that is common to all workers
+        on a subtask, `errors` the probability that a request fails because the server is busy or
+        unavailable, and `tokens` the median answer length."""
         self.workers = check_workers(workers)
         self._correlation, self._errors, self._median = correlation, errors, tokens
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
-        """Draw the answer and sleep for its latency."""
+        """Draw a random answer and sleep for its latency."""
         answer = self.draw(worker, work)
         await asyncio.sleep(answer.seconds)
         return answer
 
     def draw(self, worker: Worker, work: Subtask) -> WorkerAnswer:
-        """Return the answer without waiting."""
+        """Return the random answer of a worker without waiting."""
         once = work.seeds.child("try", worker.name, work.attempt).python()
         busy = once.random() < self._errors
         kind = once.choice(_BUSY)
@@ -90,8 +90,8 @@ class SimulatedPool:
         return answer
 
     def knows(self, worker: Worker, work: Subtask) -> bool:
-        """Return True if the worker's answer is right; the result is fixed by the seeds of the
-        subtask.
+        """Return True if the worker answers the subtask correctly; the result is determined by the
+        seeds of the subtask.
 
         It uses a Gaussian copula: P(right) is the worker's skill, and the difficulty is shared by
         all workers.
@@ -105,7 +105,7 @@ class SimulatedPool:
         return _NORMAL.cdf(drawn) < worker.skill(*work.labels)
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
-        """Return the expected cost and latency, and as bound the cost of the longest answer."""
+        """Return the expected cost and latency; the bound is the cost of the longest answer."""
         tokens_in = prompt_tokens(work.prompt)
         mean = self._median * math.exp(_SPREAD**2 / 2)
         tokens_out = min(mean, work.max_tokens)
@@ -117,4 +117,4 @@ class SimulatedPool:
         )
 
     async def close(self) -> None:
-        """Do nothing; there are no connections."""
+        """Do nothing, because a simulated pool has no connections."""

@@ -34,36 +34,36 @@ LATE = "; what it changes may be done anyway"
 
 
 class ToolPool:
-    """A `WorkerPool` of tools by name."""
+    """Worker pool that executes tools."""
 
     name = "tools"
     mock = False
 
     def __init__(self, tools: Mapping[str, Tool], permit: Permit | None = None) -> None:
-        """Without `permit`, calls with side effects are refused. Raises `ConfigError` if a tool
-        cannot run here."""
+        """Create a pool. Without `permit`, calls with side effects are refused. Raises
+        `ConfigError` if a tool cannot run here."""
         for tool in tools.values():
             if tool.environment is not None:
                 raise ConfigError(
-                    f"the tool {tool.name!r} belongs to a class created per rollout; a plan needs "
-                    "functions (FILE.py, FILE.py:name) or servers (mcp:COMMAND)"
+                    f"the tool {tool.name!r} belongs to a class that is created per rollout; use "
+                    "functions (FILE.py, FILE.py:name) or servers (mcp:COMMAND) in a plan"
                 )
         self.tools, self._permit = dict(tools), permit or Permission()
         self.workers = tuple(Worker(name, (name,), tool=True) for name in tools)
 
     def with_side_effects(self, worker: Worker, work: Subtask) -> str | None:
-        """Return the arguments as JSON if the call needs permission, else None."""
+        """Return the arguments as JSON if the call requires permission, else None."""
         tool = self.tools[worker.name]
         if not tool.destructive:
             return None
         try:
-            return self._arguments(tool, work)
+            return self._format_arguments(tool, work)
         except ArgumentError:
             return None  # `execute` returns the error
 
     async def permit(self, worker: Worker, arguments: str, doubt: Doubt) -> Said:
-        """Return the decision about a call with side effects: an empty text permits it. Raises
-        `ConfigError` if `permit` returns a value of the wrong type."""
+        """Return the permission decision about a call with side effects; an empty string permits
+        the call. Raises `ConfigError` if the callback returns a value of the wrong type."""
         permit: Callable[..., Any] = self._permit
         said = await call(permit, self.tools[worker.name], arguments, doubt)
         remedy = (
@@ -74,10 +74,10 @@ class ToolPool:
         return said
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
-        """Run the tool."""
+        """Run the tool with the arguments of the subtask."""
         tool, begun = self.tools[worker.name], time.perf_counter()
         try:
-            arguments = self._arguments(tool, work)
+            arguments = self._format_arguments(tool, work)
         except ArgumentError as misfit:
             error = WorkerError("invalid_arguments", str(misfit))
             return WorkerAnswer(error=error, arguments=json.dumps(work.arguments, default=str))
@@ -96,18 +96,18 @@ class ToolPool:
         return WorkerAnswer(seconds=seconds, error=error, arguments=arguments)
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
-        """Return an estimate of 0: tools are free."""
+        """Return an estimate of 0, because tool calls are free."""
         return WorkerEstimate(0.0, 0.0, 0.0)
 
     async def close(self) -> None:
-        """Do nothing. Tools must be closed by the code that opened them."""
+        """Do nothing; the code that opened the tools must close them."""
 
-    def _arguments(self, tool: Tool, work: Subtask) -> str:
+    def _format_arguments(self, tool: Tool, work: Subtask) -> str:
         return as_text(tool_arguments(work.arguments, work.inputs, tool))
 
 
 def described(tools: Mapping[str, Tool]) -> tuple[CatalogTool, ...]:
-    """Return the tools as catalog entries for planners."""
+    """Convert the tools to catalog entries for planners."""
     return tuple(
         CatalogTool(
             name,
