@@ -58,7 +58,7 @@ PLANNED = "phase1/planner"
 @register
 @dataclass
 class PlannerTraining(RunKind):
-    """Training run of a planner: one or both phases, each resumed from its last checkpoint."""
+    """Training run of a planner, with one or both phases. Phases resume from checkpoints."""
 
     name: ClassVar[str] = RECIPE
     model: ClassVar[type[RunSettings]] = PlannerConfig
@@ -77,13 +77,12 @@ class PlannerTraining(RunKind):
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """Read the request from the folder."""
+        """Read the request of a run from its folder."""
         return cls(stored_settings(folder, PlannerConfig))
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
-        """Return the labels for figures. Plans and simulated workflows are scored in separate
-        tables."""
+        """Return the labels of the figures. Plans and simulated workflows have separate tables."""
         planned = files.settings.get("phase") != "2"
         return Figures(
             labels={"greedy": Labels("", PLANNED, PHASE1)} if planned else {},
@@ -98,7 +97,7 @@ class PlannerTraining(RunKind):
         )
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """Read the data, and the training state of a stopped run from its checkpoints."""
+        """Read the datasets, and the training state if the run is resumed."""
         request = self.request
         self.settings = settings = request.checked()
         check_loggers(settings.logger)
@@ -117,7 +116,7 @@ class PlannerTraining(RunKind):
 
     @property
     def head(self) -> RunHeader:
-        """Header of the run for store, loggers and collector."""
+        """Header of the run, for the store, loggers and collector."""
         training = self.request.settings()
         return RunHeader(
             recipe=RECIPE,
@@ -128,7 +127,7 @@ class PlannerTraining(RunKind):
         )
 
     def open(self, run: Run) -> None:
-        """Print the start message: data, learning rate of phase 1, and reward of phase 2."""
+        """Print the start message with the data, the learning rate and the reward."""
         rate = f"{self.settings.phase1_supervised.learning_rate:g}"
         facts = {} if self.sets is None else {**self.sets.facts, "learning rate": rate}
         if self.request.phase != "1":
@@ -142,12 +141,12 @@ class PlannerTraining(RunKind):
         run.progress.start("Planner", {**facts, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:
-        """Return the requested phases. Each phase finds the remaining work from its files."""
+        """Return the requested phases. Each phase resumes from its files."""
         asked: list[Phase] = [(PHASE1, self._phase1)] if self.sets is not None else []
         return asked if self.request.phase == "1" else [*asked, (PHASE2, self._phase2)]
 
     def result(self, status: str) -> JSON | None:
-        """Return the results of the phases, or None for a stopped run, which has checkpoints."""
+        """Return the results of the phases, or None if the run was stopped."""
         if status != FINISHED:
             return None
         asked = {"recipe": RECIPE, "phase": self.request.phase, "seed": self.request.seed}
@@ -250,8 +249,8 @@ class PlannerTraining(RunKind):
 def _stored_plans(
     run_id: str, seed: int, epoch: int, plans: Sequence[Plan], sets: PlannerDatasets
 ) -> list[Rollout]:
-    """Return the plans of the test set as rollouts. Each test workflow is a task, and its reward is
-    the validation score."""
+    """Convert the plans of the test set to rollouts. Each workflow is a task; the reward is its
+    score."""
     scores, rollouts = PlanScores.of(plans, sets.test), list[Rollout]()
     for i, (plan, wanted) in enumerate(zip(plans, sets.test, strict=True)):
         parts = {name: float(getattr(scores, name)[i]) for name in SCORES}
@@ -277,14 +276,14 @@ def _stored_plans(
 
 
 def _lines_of_phase1(folder: RunFolder) -> int:
-    """Return the number of metrics lines of phase 1 if it is complete, otherwise 0."""
+    """Return the number of metrics lines of phase 1, or 0 if it is incomplete."""
     if not (folder.path / "phase1.json").is_file():
         return 0
     return sum(line.get("phase") == PHASE1 for line in folder.read_metrics())
 
 
 def _lines_done(folder: RunFolder, state: Mapping[str, Any] | None) -> int:
-    """Return the number of metrics lines before the last checkpoint. Later lines are rewritten."""
+    """Return the number of metrics lines until the last checkpoint. Later lines are removed."""
     if state is not None:
         return int(state["tick"])
     path = folder.path / PHASE2 / LAST2

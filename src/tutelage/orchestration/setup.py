@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tutelage.errors import DataError, counted
+from tutelage.errors import DataError
 from tutelage.orchestration.data.synthetic import (
     builtin_graph,
     generate,
@@ -32,20 +32,20 @@ FEWEST_TO_SPLIT = 50
 
 @dataclass(frozen=True, slots=True)
 class PlannerDatasets:
-    """Data of phase 1."""
+    """Datasets and tool catalog for training the planner (phase 1)."""
 
     train: list[Workflow]
     held_out: list[Workflow]
     test: list[Workflow]
     catalog: Catalog
     facts: Mapping[str, str]
-    """Description of the data for the user, by name."""
+    """Description of the data, by name."""
     leaks: tuple[str, ...] = ()
     """Test workflows whose instruction also occurs in training, by name or row."""
 
 
 def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatasets:
-    """Return the workflows of a run. Raises `DataError` if the files are invalid or too small."""
+    """Load or generate the workflows of a run. Raises `DataError` for invalid or small files."""
     seeds = SeedTree(request.seed).child("planner", "data")
     augmented: list[Workflow] = []
     if request.train is None:
@@ -73,8 +73,7 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
         if augmented:
             fields["synthetic"] = f"{len(augmented)} workflows added to the training set"
     if len(workflows) < 2:
-        left = counted(len(workflows), "workflow")
-        raise DataError(f"only {left} to train on; at least 2 are needed")
+        raise DataError(f"training needs at least 2 workflows, got {len(workflows)}")
     train, held_out = split(workflows, settings.validation_share, seeds.child("validation"))
     overlap = count_overlap([*workflows, *augmented], (), test, key=instruction_mark)
     if notes := overlap.notes(drawn=request.train is None):
@@ -90,7 +89,7 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
 def _files(
     request: PlannerConfig, settings: Phase1Settings, seeds: SeedTree
 ) -> tuple[Catalog, list[Workflow], list[Workflow], dict[str, str]]:
-    """Return the catalog, workflows, test workflows and description from the files of a request."""
+    """Read the files of a run: catalog, workflows, test workflows, and their description."""
     assert request.train is not None
     beside = Path(request.train).with_name(f"{Path(request.train).stem}.catalog.json")
     named = request.catalog or (str(beside) if beside.is_file() else None)
@@ -116,5 +115,5 @@ def _files(
 
 
 def instruction_mark(workflow: Workflow) -> str:
-    """Return a key that is the same for workflows whose instructions have the same words."""
+    """Return a key of the instruction that is the same for instructions with the same words."""
     return hash_value(workflow.instruction)

@@ -46,9 +46,9 @@ async def collect(
     budget: float | None = None,
     on_done: Callable[[Execution | TutelageError], None] | None = None,
 ) -> JSON:
-    """Execute plans, log each execution and return the totals: `executions`, `succeeded`, `lost`
-    (no worker's server answered), `refused` (instructions whose plan could not be started), `cost`
-    in USD and `mean_latency` in seconds.
+    """Execute and log plans, and return the totals: `executions`, `succeeded`, `lost` (no worker
+    server answered), `refused` (plan could not be started), `cost` in USD and `mean_latency` in
+    seconds.
 
     `budget` is in USD per execution. `on_done` is called with each execution, or with the error if
     its plan could not be started. Raises `ConfigError` if there are no plans or no plan could be
@@ -122,9 +122,10 @@ def run_collection(
     note: Callable[[str], None],
     on_done: Callable[[Execution | TutelageError], None] | None = None,
 ) -> tuple[JSON, Path, Path]:
-    """Collect executions in a run folder; return the totals, the log file and the folder. Before
-    the start, `note` is called with a description of the workers and of the plans; `on_done` is
-    called after each instruction. Mock workers run on a virtual clock.
+    """Collect executions in a run folder; return the totals, the log file and the folder.
+
+    Before the start, `note` is called with a description of the workers and of the plans. `on_done`
+    is called after each instruction. Mock workers run on a virtual clock.
 
     Raises the errors of `collect`.
     """

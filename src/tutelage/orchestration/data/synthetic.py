@@ -50,7 +50,7 @@ PLAIN: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolGraph:
-    """Tool catalog with the phrases from which instructions are composed."""
+    """Tool catalog with phrases for generating instructions."""
 
     catalog: Catalog
     phrases: Mapping[str, tuple[str, ...]]
@@ -67,7 +67,7 @@ class ToolGraph:
 
 @cache
 def builtin_graph() -> ToolGraph:
-    """Return the tool graph that is part of the package."""
+    """Load the tool graph included in the package."""
     data = json.loads(
         (files("tutelage.orchestration.data") / "builtin_tools.json").read_text(encoding="utf-8")
     )
@@ -84,7 +84,7 @@ def builtin_graph() -> ToolGraph:
 
 
 def graph_of(catalog: Catalog) -> ToolGraph:
-    """Return a tool graph for a catalog, with phrases made from names and descriptions."""
+    """Build a tool graph for a catalog, with phrases from tool names and descriptions."""
     base = builtin_graph()
     phrases: dict[str, tuple[str, ...]] = {}
     results: dict[str, tuple[str, ...]] = {}
@@ -108,7 +108,7 @@ def graph_of(catalog: Catalog) -> ToolGraph:
 def generate(
     graph: ToolGraph, count: int, seeds: SeedTree, *, max_nodes: int = 6
 ) -> list[Workflow]:
-    """Return `count` workflows of at most `max_nodes` nodes with distinct instructions. Raises
+    """Generate `count` workflows with distinct instructions and at most `max_nodes` nodes. Raises
     `ConfigError` if the graph has too few tools."""
     made = distinct(graph, count, seeds, max_nodes, SHARES)
     if len(made) < count:
@@ -122,7 +122,7 @@ def generate(
 def generate_plain(
     graph: ToolGraph, count: int, seeds: SeedTree, shares: Mapping[Shape, float] = SHARES
 ) -> list[Workflow]:
-    """Return `count` short workflows with simple instructions, or fewer for a small graph.
+    """Generate up to `count` short workflows with simple instructions.
 
     The workflows have one to three steps in sequence, without asides. Used with the
     workflows of `generate`, they prevent a planner from predicting too many nodes for short
@@ -135,8 +135,8 @@ def generate_plain(
 def distinct(
     graph: ToolGraph, count: int, seeds: SeedTree, max_nodes: int, shares: Mapping[Shape, float]
 ) -> list[Workflow]:
-    """Return up to `count` workflows with distinct instructions; skip a workflow after too many
-    duplicate draws."""
+    """Generate up to `count` workflows with distinct instructions. A workflow is skipped after too
+    many duplicates."""
     made: dict[str, Workflow] = {}
     for number in range(count):
         for attempt in range(_TRIES):
@@ -157,8 +157,8 @@ def distinct(
 
 
 def _followers(catalog: Catalog) -> dict[str, tuple[str, ...]]:
-    """Return the tools whose input types match the outputs of each tool; all other tools if the
-    catalog has no types."""
+    """Return, for each tool, the tools that accept its output types; all other tools if the catalog
+    has no types."""
     followers: dict[str, list[str]] = {name: [] for name in catalog.names}
     typed = any(tool.outputs for tool in catalog.tools)
     for before, after in itertools.permutations(catalog.tools, 2):
@@ -170,7 +170,7 @@ def _followers(catalog: Catalog) -> dict[str, tuple[str, ...]]:
 def _grow(
     graph: ToolGraph, draw: random.Random, shape: Shape, size: int
 ) -> list[tuple[str, list[int]]]:
-    """Return nodes as (tool, parents), parents first; there may be fewer than `size`."""
+    """Sample up to `size` nodes as (tool, parents), in topological order."""
     nodes: list[tuple[str, list[int]]] = [(draw.choice(graph.catalog.names), [])]
     while len(nodes) < size:
         used, parent, next_tools = {tool for tool, _ in nodes}, len(nodes) - 1, list[str]()
@@ -199,7 +199,7 @@ def _grow(
 def worded(
     graph: ToolGraph, draw: random.Random, nodes: Sequence[tuple[str, list[int]]]
 ) -> Workflow:
-    """Return a workflow of nodes (tool, parents) with a generated instruction."""
+    """Create a workflow from nodes (tool, parents), with a generated instruction."""
     words = graph.words
     chosen = [draw.choice(graph.results[tool]) for tool, _ in nodes]
     nouns = list(chosen)
@@ -251,7 +251,7 @@ def worded(
 def split(
     workflows: Sequence[Workflow], share: float, seeds: SeedTree
 ) -> tuple[list[Workflow], list[Workflow]]:
-    """Return (kept, held out): a random `share` is held out, at least one of two or more."""
+    """Split workflows randomly. Return the training workflows and the held-out `share`."""
     count = min(len(workflows) - 1, max(1, round(share * len(workflows)))) if share > 0 else 0
     out = set(seeds.python().sample(range(len(workflows)), count))
     kept = [w for i, w in enumerate(workflows) if i not in out]

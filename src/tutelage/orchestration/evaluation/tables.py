@@ -29,7 +29,7 @@ NO_INTERVAL = (
 
 
 def planning_table(test: Mapping[str, Any]) -> Table:
-    """Return the scores of the planner and its baselines, and its gains over the baselines."""
+    """Return a table of the scores of the planner and of its gains over the baselines."""
     rows = [
         [name, *(_percent(scores.get(key)) for key in _SCORES)]
         for name, scores in test["scores"].items()
@@ -50,7 +50,7 @@ def planning_table(test: Mapping[str, Any]) -> Table:
 
 
 def routing_tables(found: Mapping[str, Any] | None) -> list[Table]:
-    """Return the table of an evaluation of routers; an empty list if there is no evaluation."""
+    """Return the tables of a router evaluation, or an empty list without an evaluation."""
     if not found:
         return []
     rows: list[list[str]] = []
@@ -73,12 +73,12 @@ def routing_tables(found: Mapping[str, Any] | None) -> list[Table]:
 
 
 def _table(title: str, lead: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table whose columns except the first are right-aligned."""
+    """Return a table. All columns except the first are right-aligned."""
     return Table(columns, [TableRow(row) for row in rows], range(1, len(columns)), title, lead)
 
 
 def _ranged(value: float, low: float | None, high: float | None) -> str:
-    """Return a number as text, followed by its interval if it has one."""
+    """Format a number, followed by its confidence interval if available."""
     return f"{value:.3g}" + (f" [{low:.3g}, {high:.3g}]" if has_interval(low, high) else "")
 
 

@@ -33,13 +33,13 @@ _DEPTH = 8
 
 
 def fill(value: object, found: Callable[[re.Match[str]], str]) -> object:
-    """Return an argument with its references replaced, also inside lists and objects."""
+    """Replace the references in an argument, also inside lists and objects."""
     return with_texts(value, lambda text: _REFERENCE.sub(found, text))
 
 
 def member(output: str, path: str) -> tuple[object, str]:
-    """Return the value at a path in a JSON output, and the rest of the path if a member or entry
-    does not exist."""
+    """Return the value at a path in a JSON output, and the rest of the path if the value does not
+    exist."""
     steps = re.findall(STEP, path)
     try:
         value: Any = parse_json(output) if steps else output
@@ -57,14 +57,14 @@ def member(output: str, path: str) -> tuple[object, str]:
 
 
 def as_text(value: object) -> str:
-    """Return a value as text for a prompt: strings unchanged, other values as JSON."""
+    """Convert a value to text for a prompt. Values other than strings are written as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool: Tool) -> JSON:
-    """Return the arguments of a tool call: references are replaced, and text is parsed as JSON if
-    the schema does not accept text. Raises `ArgumentError` if a reference cannot be resolved.
-    Values are validated later, by the call."""
+    """Resolve the references in the arguments of a tool call. Text is parsed as JSON if the schema
+    does not accept text. Raises `ArgumentError` if a reference cannot be resolved. Values are not
+    validated."""
 
     def found(match: re.Match[str]) -> str:
         number, path = int(match[1]), match[2]
@@ -108,7 +108,7 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
 
 
 def call_key(name: str, given: object, tools: Mapping[str, Tool]) -> str:
-    """Return a key that is the same for equal calls of a tool. The order of members is ignored; 3
+    """Return a key that is the same for equal calls of a tool. The order of members is ignored. 3
     equals 3.0, but true does not equal 1. Arguments may be JSON text. Missing arguments have the
     defaults of the tool's schema."""
 
@@ -127,13 +127,13 @@ def call_key(name: str, given: object, tools: Mapping[str, Tool]) -> str:
 
 
 def check_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> None:
-    """Raise `DataError` with the first message of `wrong_arguments`, if any."""
+    """Raise `DataError` for the first invalid argument of a plan. See `find_errors`."""
     for message in wrong_arguments(plan, tools, first).values():
         raise DataError(message)
 
 
 def wrong_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> dict[int, str]:
-    """Return error messages by node, for nodes from `first` on: unknown and missing arguments,
+    """Return error messages by node, starting at node `first`: unknown and missing arguments,
     constant values that do not match the schema, and invalid references."""
     messages = {index: _wrong(plan, index, tools) for index in range(first, len(plan.nodes))}
     return {index: message for index, message in messages.items() if message}
@@ -171,8 +171,8 @@ def _wrong(plan: Plan, index: int, tools: Mapping[str, Tool]) -> str:
 
 
 def _parsed(given: str, kinds: set[str], *, whole: bool) -> object:
-    """Return a text parsed for a schema with these types. `whole` is True if it is an entire
-    result. A list of one string becomes that string if only strings are accepted (such as a search
+    """Parse a text for a schema with these types. `whole` is True if the text is an entire result.
+    A list of one string is converted to the string if only strings are accepted (such as a search
     with one hit)."""
     takes_text = not kinds or "string" in kinds
     if takes_text and not (whole and given[:1] in ("[", "{")):
@@ -190,7 +190,7 @@ def _parsed(given: str, kinds: set[str], *, whole: bool) -> object:
 
 
 def _branches(schema: object, root: JSON, depth: int = 0) -> list[JSON]:
-    """Return a schema and the schemas in its `$ref`, `anyOf`, `oneOf` and `allOf`."""
+    """Return a schema with all schemas in its `$ref`, `anyOf`, `oneOf` and `allOf`."""
     here = resolve_ref(schema, root)
     parts = [each for key in ("anyOf", "oneOf", "allOf") for each in here.get(key, ())]
     below = [_branches(each, root, depth + 1) for each in parts if depth < _DEPTH]
@@ -198,7 +198,7 @@ def _branches(schema: object, root: JSON, depth: int = 0) -> list[JSON]:
 
 
 def _members(branches: Sequence[JSON], name: str, root: JSON) -> list[JSON]:
-    """Return the schemas of a member of an object."""
+    """Return the schemas of a member of an object schema."""
     listed = [each["properties"][name] for each in branches if name in each.get("properties", {})]
     listed = listed or [each.get("additionalProperties") for each in branches]
     return [schema for each in listed for schema in _branches(each, root)]

@@ -53,7 +53,7 @@ _BOUND = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """Fitted logistic model over the signals, and the threshold below which no tool fits."""
+    """Logistic model of the correctness of a plan, with the threshold for accepting plans."""
 
     mean: tuple[float, ...]
     scale: tuple[float, ...]
@@ -62,14 +62,14 @@ class Confidence:
     threshold: float
 
     def of(self, signals_BS: Tensor) -> Tensor:
-        """Return (B,): the probability that each plan is correct."""
+        """Predict the probability that each plan is correct, (B,)."""
         rows = _standardized(signals_BS.double(), torch.tensor(self.mean), torch.tensor(self.scale))
         return torch.sigmoid(rows @ torch.tensor(self.weights, dtype=torch.float64))
 
 
 @torch.no_grad()
 def plan_signals(model: PlannerModel, found: BeamResult, chosen_BN: Tensor) -> Tensor:
-    """Return (B, S): the signals of the plans that were chosen from these beams. `chosen_BN` holds
+    """Compute the signals of the plans that were selected from these beams, (B, S). `chosen_BN` has
     indices into the catalog, -1 after the last tool."""
     text, items = found.text, found.given.items
     shared_BT, speaks_BPT, real_BP = found.given.shared_BT, text.speaks_BPT, text.real_BP
@@ -106,7 +106,7 @@ def plan_signals(model: PlannerModel, found: BeamResult, chosen_BN: Tensor) -> T
     shared_BN = shared_BT.gather(1, places_BN)
 
     def least(values_BT: Tensor) -> Tensor:
-        """Return the minimum over the plan's tools."""
+        """Return the minimum over the tools of each plan."""
         values_BN = values_BT.gather(1, places_BN)
         return values_BN.masked_fill(~real_BN, float("inf")).amin(1).clamp(max=1e3)
 
@@ -135,8 +135,8 @@ def plan_signals(model: PlannerModel, found: BeamResult, chosen_BN: Tensor) -> T
 def calibrate(
     model: PlannerModel, held_out: Sequence[Workflow], seeds: SeedTree
 ) -> Confidence | None:
-    """Return the confidence model, fitted on workflows that were not used for training. Return None
-    if they are not sufficient to fit it. Sets `model.confidence` to None."""
+    """Fit the confidence model on workflows that were not used for training. Return None if there
+    are not enough workflows. Sets `model.confidence` to None."""
     whole, kept = model.catalog, list(held_out[:MOST])
     model.confidence = None
     rows: list[Tensor] = []
@@ -162,8 +162,8 @@ def calibrate(
 
 
 def reduced(catalog: Catalog, seeds: SeedTree) -> list[Catalog]:
-    """Return up to `PARTS` catalogs, each without one random part of the tools, or an empty list if
-    the catalog has only one tool."""
+    """Return up to `PARTS` catalogs, each without a random subset of the tools. The list is empty
+    if the catalog has only one tool."""
     names = list(catalog.names)
     seeds.python().shuffle(names)
     parts = [names[part::PARTS] for part in range(min(PARTS, len(names)) if len(names) > 1 else 0)]
@@ -171,13 +171,13 @@ def reduced(catalog: Catalog, seeds: SeedTree) -> list[Catalog]:
 
 
 def same_tools(made: Plan, wanted: Plan) -> bool:
-    """Return True if both plans have the same tools with the same counts. Edges are ignored."""
+    """Return True if both plans have the same multiset of tools. Edges are ignored."""
     return Counter(n.tool for n in made.nodes) == Counter(n.tool for n in wanted.nodes)
 
 
 def other_requests(catalog: Catalog, count: int, seeds: SeedTree) -> list[str]:
-    """Return at most `count` different everyday requests on topics that no tool's name or
-    description mentions."""
+    """Sample up to `count` distinct everyday requests about topics that no name or description of
+    a tool mentions."""
     known: set[str] = set()
     for tool in catalog.tools:
         known.update(words_of(f"{tool.name} {tool.description}"))
@@ -195,7 +195,7 @@ def other_requests(catalog: Catalog, count: int, seeds: SeedTree) -> list[str]:
 
 
 def floor_of(held_out: int) -> float:
-    """Return the minimum threshold for a number of held-out plans.
+    """Return the lower bound of the threshold for a number of held-out plans.
 
     A kind of mistake that is a share s of all plans occurs in none of n held-out plans with
     probability (1 - s)^n. Mistakes with a share of up to 1 - DOUBT^(1 / n) may therefore be unknown
@@ -206,7 +206,7 @@ def floor_of(held_out: int) -> float:
 
 
 def fit_confidence(signals_BS: Tensor, right_B: Sequence[bool], held_out: int) -> Confidence | None:
-    """Return the model and its threshold, or None if all plans are correct or all are wrong.
+    """Fit the confidence model. Return None if all plans are correct or all plans are wrong.
 
     `held_out` is the number of workflows behind the plans. It sets a lower bound of the threshold.
     """
@@ -238,8 +238,9 @@ def _standardized(values_BS: Tensor, mean_S: Tensor, scale_S: Tensor) -> Tensor:
 
 
 def fit_logistic(rows_BS: Tensor, wanted_B: Tensor, penalty_S: Tensor, first_S: Tensor) -> Tensor:
-    """Return (S,) weights that maximize the log-likelihood of `wanted_B` (0 or 1) minus `penalty_S`
-    / 2 times their squared distance from `first_S`, by Newton's method in double precision.
+    """Fit a logistic regression to `labels_B` (0 or 1) by Newton's method; return the weights (S,).
+
+    The L2 penalty is `penalty_S` / 2 times the squared distance from `prior_S`.
 
     A full step overshoots if the weights are confidently wrong, and the iteration may then
     oscillate forever. A step that does not lower the loss is therefore halved until it does.

@@ -65,7 +65,7 @@ _FEW_STEPS = {"early_stopping": 100, "plateau_patience": 40}
 
 @dataclass(slots=True)
 class _Progressed:
-    """State of a training run, as plain data."""
+    """Serializable state of a training run."""
 
     stage: Stage = "search"
     epoch: int = 0
@@ -83,7 +83,7 @@ class _Progressed:
 
 
 class PlannerTrainer:
-    """Supervised training of a planner. Call `epoch` until `done`; `model` is then trained."""
+    """Supervised trainer of a planner. Call `train_epoch` until `done`, then use `model`."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class PlannerTrainer:
 
     @property
     def epochs_left(self) -> int:
-        """Maximum number of remaining epochs of this stage."""
+        """Maximum number of remaining epochs in this stage."""
         wanted = self.settings.num_epochs if self.at.stage == "search" else self._refit_epochs
         return max(0, wanted - self.at.epoch)
 
@@ -174,7 +174,7 @@ class PlannerTrainer:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        """Swap the trained weights and their running average."""
+        """Swap the model weights and their running average."""
         for weight, average in zip(self.model.parameters(), self.average, strict=True):
             kept = weight.clone()
             weight.copy_(average)
@@ -182,7 +182,7 @@ class PlannerTrainer:
 
     @torch.no_grad()
     def _validate(self) -> dict[str, float]:
-        """Return the loss and the scores of greedy plans on the held-out workflows."""
+        """Compute the loss and the scores of greedy plans on the held-out workflows."""
         self.model.eval()
         loss = 0.0
         prepared, targets = self._held_out
@@ -203,7 +203,7 @@ class PlannerTrainer:
         return max(getattr(self.settings, name), math.ceil(_FEW_STEPS[name] / steps))
 
     def _judge(self, metrics: dict[str, float]) -> bool:
-        """Keep the best weights and reduce the rate on a plateau. Return True to end the stage.
+        """Save the best weights and reduce the learning rate on a plateau. Return True to stop.
 
         The best epoch is the epoch with the best plans. Its validation loss is reported.
         """
@@ -246,7 +246,7 @@ class PlannerTrainer:
     # -------------------------------------------------------------- state
 
     def state(self) -> dict[str, Any]:
-        """Return the state needed to continue the training, as tensors and plain data."""
+        """Return the training state for a checkpoint, as tensors and plain data."""
         return {
             "at": asdict(self.at),
             "search": asdict(self.search),
@@ -259,7 +259,7 @@ class PlannerTrainer:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a result of `state`, with the same data, settings and seeds."""
+        """Restore the training state. Data, settings and seeds must be the same."""
         self.at = _Progressed(**state["at"])
         self.search = SearchSettings(**state["search"])
         sure = state["confidence"]
@@ -272,8 +272,8 @@ class PlannerTrainer:
             self._finish()
 
     def _begin(self, workflows: list[Workflow], state: Mapping[str, Any] | None = None) -> None:
-        """Create a model and an optimizer for these workflows, with the weights and steps of
-        `state` if it is given. Without it, the initial weights are the same at every call."""
+        """Create a model and an optimizer for these workflows. Weights and steps are loaded from
+        `state`; without a state, the initial weights are the same at every call."""
         with _seeded(self.seeds.child("weights")):
             self.model = PlannerModel.of(
                 self.train + self.held_out, self.catalog, self.settings.width
@@ -298,7 +298,7 @@ class PlannerTrainer:
 def tune(
     model: PlannerModel, held_out: Sequence[Workflow], search: SearchSettings
 ) -> SearchSettings:
-    """Return the search settings with the best plans for the held-out workflows.
+    """Return the search settings with the best scores on the held-out workflows.
 
     A weight is changed from its start value only if the gain is above half the standard error of
     the difference, so a small held-out set changes little.
@@ -335,8 +335,8 @@ def _sample_scores(
 
 
 def drawn(sizes: Sequence[int], batch: int, draw: np.random.Generator) -> list[list[int]]:
-    """Return the batches of an epoch: shuffled, then sorted by size within pools of a few batches,
-    so that a batch has texts of similar length and little padding."""
+    """Return the indices of the batches of an epoch: shuffled, then sorted by size within pools of
+    a few batches to reduce padding."""
     order = draw.permutation(len(sizes))
     items: list[list[int]] = []
     for begin in range(0, len(order), _POOL * batch):
@@ -348,7 +348,7 @@ def drawn(sizes: Sequence[int], batch: int, draw: np.random.Generator) -> list[l
 
 @contextmanager
 def _seeded(place: SeedTree) -> Generator[None]:
-    """Seed torch's random generator from a seed tree node, and restore its state on exit."""
+    """Seed the random generator of torch, and restore its state on exit."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(place.value())
         yield

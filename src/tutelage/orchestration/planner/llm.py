@@ -75,10 +75,10 @@ _NODES = TypeAdapter(_Nodes)
 
 @dataclass(slots=True)
 class LLMPlanner:
-    """Planner that uses a language model. `calls` are the requests that it made."""
+    """Planner that prompts a language model. `calls` lists its requests."""
 
     connect: Callable[[], ChatClient]
-    """Create a client for one plan, in the event loop that runs the request."""
+    """Function that creates a client for one plan, in the event loop that runs the request."""
     tools: Mapping[str, Tool]
     sampling: Sampling = field(default_factory=lambda: Sampling(0.0, max_tokens=1024))
     instructions: str = SYSTEM
@@ -92,13 +92,13 @@ class LLMPlanner:
     """True if the reply is constrained by a schema. Set to False if the server rejects schemas."""
 
     def plan(self, instruction: str, budget: Budget | None = None) -> Plan:
-        """Return the plan; the cost of the requests is spent from the budget. Raises `NoPlanError`
-        if the model declines or writes no valid plan, `EngineError` if the first request fails, and
-        `ConfigError` if the budget is too small for it."""
+        """Plan an instruction; the requests are paid from the budget. Raises `NoPlanError` if the
+        model declines or writes no valid plan, `EngineError` if the first request fails, and
+        `ConfigError` if the budget is too small."""
         return asyncio.run(self.aplan(instruction, budget))
 
     async def aplan(self, instruction: str, budget: Budget | None = None) -> Plan:
-        """Return the plan, as `plan` does."""
+        """Plan an instruction asynchronously. See `plan`."""
         request = _REQUEST.format(instruction)
         plan = await self._ask(
             Plan(instruction, ()), request, budget or Budget(), lambda _, call: None
@@ -108,9 +108,9 @@ class LLMPlanner:
         return plan
 
     async def rest(self, execution: Execution, budget: Budget, record: PlanningObserver) -> Plan:
-        """Return the plan of a failed execution with further nodes, or without new nodes if nothing
-        can help. `record` is called for each request. Raises `NoPlanError`, and `ConfigError` as
-        `plan` does."""
+        """Replan a failed execution: return its plan with additional nodes, or unchanged if the
+        model adds no nodes. `record` is called for each request. Raises `NoPlanError`, or
+        `ConfigError` if the budget is too small."""
         plan = execution.plan
         lines = "\n".join(_line(execution, node) for node in range(len(plan.nodes)))
         rest = _REST.format(lines, len(plan.nodes))
@@ -129,8 +129,8 @@ class LLMPlanner:
         record: PlanningObserver = lambda request, call: None,
         lost: Container[int] = (),
     ) -> Plan:
-        """Return `before` with the nodes that the model adds. An invalid reply is retried once.
-        `lost` contains the nodes that have no result."""
+        """Prompt the model for nodes and append them to a plan. An invalid reply is retried once.
+        `failed` contains the nodes without a result."""
         made: list[PlannerCall] = []
         shown = nearest_tools(self.tools, before.instruction)
         messages = _messages(request, shown, self.instructions)
@@ -166,8 +166,8 @@ class LLMPlanner:
         made: list[PlannerCall],
         record: PlanningObserver,
     ) -> str:
-        """Reserve the maximum cost of a request, send it and return the reply. Raises `ConfigError`
-        if the budget is too small."""
+        """Reserve the maximum cost of a request, send the request and return the reply. Raises
+        `ConfigError` if the budget is too small."""
         # Upper bound: one input token per byte, and the maximum number of output tokens.
         schema = json.dumps(plan_schema(tools)) if self.constrained else ""
         texts = [*(message.content or "" for message in messages), schema]
@@ -222,7 +222,7 @@ class LLMPlanner:
         return PlannerCall(asked, call.answer, cost, *told, call.started, call.seconds)
 
     def _read(self, reply: str, before: Plan, lost: Container[int]) -> Plan:
-        """Return the plan with the nodes of a reply. Raises `DataError` if it is invalid."""
+        """Append the nodes of a reply to a plan. Raises `DataError` if the reply is invalid."""
         nodes = read_as(_NODES, _json_of(reply), "this is no plan: it").nodes
         if unknown := [node.tool for node in nodes if node.tool not in self.tools]:
             raise DataError(f"there is no tool {unknown[0]!r}{hint(unknown[0], self.tools)}")
@@ -234,14 +234,14 @@ class LLMPlanner:
 
 
 def _cut(text: str, most: int) -> str:
-    """Return the text, truncated to `most` characters with a note of the removed length."""
+    """Truncate a text to `limit` characters and append the number of removed characters."""
     more = len(text) - most
     return text if more <= 0 else f"{text[:most]} ... ({more:,} more characters)"
 
 
 def _json_of(said: str) -> Any:
-    """Return the JSON object in a reply, which may be in a code fence or between words. Raises
-    `DataError` with the position of the error if there is no valid JSON."""
+    """Extract the JSON object from a reply with other text. Raises `DataError` with the position of
+    the error if there is no valid JSON."""
     begin, end = said.find("{"), said.rfind("}")
     text = said[begin : end + 1] if 0 <= begin < end else said
     try:
@@ -251,7 +251,7 @@ def _json_of(said: str) -> Any:
 
 
 def demonstration(instruction: str, plan: str, tools: Mapping[str, Tool]) -> list[Message]:
-    """Return a training conversation for a planner model: its prompt, and `plan` as the reply."""
+    """Return a training conversation for a planner model: the prompt, and the plan as reply."""
     shown = nearest_tools(tools, instruction)
     return [*_messages(_REQUEST.format(instruction), shown, SYSTEM), Message("assistant", plan)]
 
@@ -262,8 +262,8 @@ def _messages(request: str, tools: Mapping[str, Tool], instructions: str) -> lis
 
 
 def plan_schema(tools: Mapping[str, Tool]) -> JSON:
-    """Return the JSON schema of a plan over these tools. It does not restrict arguments, because
-    any of them may be a reference; arguments are checked afterwards."""
+    """Return the JSON schema of a plan with these tools. The schema does not restrict arguments,
+    because arguments may be references. They are validated later."""
     node: JSON = {
         "type": "object",
         "properties": {
@@ -283,8 +283,8 @@ def plan_schema(tools: Mapping[str, Tool]) -> JSON:
 
 
 def nearest_tools(tools: Mapping[str, Tool], instruction: str) -> dict[str, Tool]:
-    """Return the tools for a prompt: all, or those that share the rarest words with the
-    instruction, in their original order."""
+    """Select up to `SHOWN_TOOLS` tools for a prompt, by the words shared with the instruction,
+    weighted by rarity. The order of the tools is kept."""
 
     def words_of(text: str) -> set[str]:
         return {*re.findall(r"[a-z]+|\d+", text.lower())}
@@ -298,7 +298,7 @@ def nearest_tools(tools: Mapping[str, Tool], instruction: str) -> dict[str, Tool
 
 
 def _described(tool: Tool) -> str:
-    """Format a tool: name, parameters with types, description, and parameter descriptions."""
+    """Format a tool for the prompt: name, parameters with types, and descriptions."""
     takes, root = _members(tool.parameters, tool.parameters, 0), tool.parameters
     lines = [f"- {tool.name}({takes}): {' '.join(tool.description.split())}"]
     for name, each in cast("JSON", root.get("properties", {})).items():
@@ -317,7 +317,7 @@ def _members(schema: JSON, root: JSON, depth: int) -> str:
 
 
 def _kind(schema: object, root: JSON, depth: int) -> str:
-    """Format the type of a parameter, without null and with the members of objects."""
+    """Format the type of a parameter, without null but with the members of objects."""
     here = resolve_ref(schema, root)
     parts = here.get("allOf", ())
     union = union_branches(here, root) or (parts if len(parts) == 1 else ())
@@ -343,7 +343,7 @@ def _kind(schema: object, root: JSON, depth: int) -> str:
 
 
 def _line(execution: Execution, index: int) -> str:
-    """Format a node and its result for the model."""
+    """Format a node and its result for the prompt."""
     node, result = execution.plan.nodes[index], execution.nodes[index]
     given = json.dumps(dict(node.arguments), ensure_ascii=False, default=str)
     said = _cut((result.output if result.kept else result.reason) or "", SHOWN_RESULT)

@@ -46,7 +46,7 @@ IDENTITY_DROPOUT = 0.2
 
 
 class Encoded(NamedTuple):
-    """Input of the decoder: a batch of instructions, and the tools of a catalog as vectors.
+    """Input of the decoder: encoded instructions and encoded tools of a catalog.
 
     Row T of the tools is the end. Row T+1 of `before_TD` is the start.
     """
@@ -67,7 +67,7 @@ class Encoded(NamedTuple):
     """Sum of `speaks_BPT` over the words."""
 
     def mentions(self, tools_BN: Tensor) -> Mentions:
-        """Return the words about each of these tools (T for the end, T + 1 for the start)."""
+        """Return the words that mention each tool (T is the end, T + 1 the start)."""
         width, tools = self.speaks_BPT.shape[1:]
         index = tools_BN.clamp(max=tools - 1)
         picked_BPN = self.speaks_BPT.gather(2, index[:, None].expand(-1, width, -1))
@@ -84,8 +84,8 @@ start."""
 
 
 class PlannerNetwork(nn.Module):
-    """Parameters of the network. `idf` (BUCKETS,) initializes the feature weights; `active`
-    (BUCKETS,) marks the buckets that have a vector."""
+    """Network of the planner. `idf` (BUCKETS,) initializes the feature weights; `active` (BUCKETS,)
+    marks the buckets that have a vector."""
 
     def __init__(self, tools: int, workers: int, d: int, idf: Tensor, active: Tensor) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class PlannerNetwork(nn.Module):
     def read(
         self, packed: TextBatch, tools: TextBatch, known_T: Tensor, shared_BT: Tensor
     ) -> Encoded:
-        """Encode the instructions and the catalog's tools for the decoder.
+        """Encode instructions and tools for the decoder.
 
         `shared_BT` is the amount of text that each instruction shares with each tool.
         """
@@ -203,7 +203,7 @@ class PlannerNetwork(nn.Module):
         """Return the states (B, N, D) and the attention over words (B, N, P) at each position.
 
         `before_BN` is the previous tool (T+1 at the start), `sum_BND` the sum of `so_far` over all
-        previous tools, `mentioned` the mentions of the previous tool, `covered_BNP` the sum of the
+        previous tools, `mentions` the mentions of the previous tool, `covered_BNP` the sum of the
         mentions of all previous tools.
         """
         place_ND = self.position(position_N.clamp(max=POSITIONS - 1))
@@ -220,7 +220,7 @@ class PlannerNetwork(nn.Module):
         return state + self.mix(state), attend_BNP
 
     def type_logits(self, text: Encoded, state_BND: Tensor, attend_BNP: Tensor) -> Tensor:
-        """Return (B, N, T+1): the score of each tool, followed by the score of the end.
+        """Compute the logits (B, N, T+1) of the next tool; the last logit is the end of the plan.
 
         The score of a tool depends on the state, the words that the tool shares with the
         instruction, and how well the attended words match the tool.
@@ -233,13 +233,13 @@ class PlannerNetwork(nn.Module):
         return logits + F.pad(self.spoken[0] * spoken, (0, 1))
 
     def set_logits(self, text: Encoded) -> Tensor:
-        """Return (B, T): the logit of each tool to occur anywhere in the plan."""
+        """Compute the logits (B, T) of each tool occurring anywhere in the plan."""
         spoken = text.spoken_BT.log()
         plain = text.hidden_BD @ text.out_TD[:-1].T + LEXICAL * self.shared[1] * text.shared_BT
         return plain + self.spoken[1] * (spoken - 3.0)
 
     def worker_logits(self, state_BND: Tensor, tool_BND: Tensor) -> Tensor:
-        """Return (B, N, W): the score of each worker."""
+        """Compute the logits (B, N, W) of the workers."""
         return self.worker(torch.cat([state_BND, tool_BND], dim=-1))
 
     def edge_logits(
@@ -251,8 +251,7 @@ class PlannerNetwork(nn.Module):
         compatible_BNN: Tensor,
         lengths_B: Tensor,
     ) -> Tensor:
-        """Return (B, N, N): the logit of an edge from row to column for every ordered pair,
-        including the diagonal.
+        """Compute the logits (B, N, N) of edges from row to column, including the diagonal.
 
         The context of the words about a tool indicates its inputs.
         """
@@ -289,14 +288,13 @@ class PlannerNetwork(nn.Module):
 
 
 def window_average(words_BPD: Tensor, around_WD: Tensor) -> Tensor:
-    """Return each word plus the weighted sum of its neighbours. In the (2 * WINDOW, D) weights, the
-    first half is for the previous words (nearest first), the second half for the next words
-    (nearest last)."""
+    """Add to each word the weighted sum of its neighbours. The weights are (2 * WINDOW, D): first
+    those of the previous words (nearest first), then those of the next words (nearest last)."""
     return cast("Tensor", _Surroundings.apply(words_BPD, around_WD))
 
 
 class _Surroundings(torch.autograd.Function):
-    """Weighted sum of neighbours with in-place additions, to save one tensor per neighbour."""
+    """Weighted sum of neighbours with in-place additions, to save memory."""
 
     @staticmethod
     def forward(ctx: Any, words: Tensor, around: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]

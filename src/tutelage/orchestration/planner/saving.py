@@ -42,7 +42,7 @@ arguments."""
 def checkpoint(
     model: PlannerModel, optimizer: Mapping[str, Any], epoch: int, val_loss: float
 ) -> dict[str, Any]:
-    """Return the content of a checkpoint."""
+    """Return a planner checkpoint as a dict."""
     memory = model.memory
     return {
         "epoch": epoch,
@@ -62,7 +62,7 @@ def checkpoint(
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write tensors to a temporary file and rename it. Raises `RunError` if that fails."""
+    """Write a checkpoint atomically. Raises `RunError` if the file cannot be written."""
     aside = files.temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,13 +75,13 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read(path: str | Path, refused: type[TutelageError] = ModelError) -> dict[str, Any]:
-    """Return the content of a file of tensors. Raises `refused` if it cannot be read."""
+    """Read a checkpoint file. Raises `error_type` if the file cannot be read."""
     try:
         return dict(torch.load(path, weights_only=True, map_location="cpu"))
     except Exception as error:  # torch raises various types for invalid files
         raise refused(
             f"cannot read the checkpoint {str(path)!r}: {str(error).partition(chr(10))[0]}; use "
-            "one of tutelage train planner"
+            "a checkpoint of: tutelage train planner"
         ) from error
 
 
@@ -104,8 +104,8 @@ def load_planner(path: str | Path) -> PlannerModel:
 
 
 def shipped_planner(catalog: Catalog | None = None) -> PlannerModel:
-    """Return the planner of the package. Raises `NoPlanError` if the catalog is not the built-in
-    one."""
+    """Load the planner included in the package. Raises `NoPlanError` if the catalog is not the
+    built-in catalog."""
     if catalog is not None and catalog != builtin_graph().catalog:
         raise NoPlanError(
             "the built-in planner supports only the built-in tools, and this catalog has others, "
@@ -116,8 +116,8 @@ def shipped_planner(catalog: Catalog | None = None) -> PlannerModel:
 
 
 def load_shipped(path: Path) -> PlannerModel:
-    """Load a planner from a compact file: weights in bfloat16, the memory without its values.
-    Raises `ModelError` if the file is damaged."""
+    """Load a planner from a compact safetensors file with bfloat16 weights. Raises `ModelError` if
+    the file is damaged."""
     try:
         with safe_open(path, "pt") as file:
             found = json.loads(file.metadata()["record"])

@@ -39,16 +39,16 @@ _MADE = "planner = PlannerModel.of(dataset.workflows, dataset.vocabulary.catalog
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Vocabulary of a planner: the tools of a catalog and the names of workers, by index."""
+    """Vocabulary of a planner: tools of a catalog and names of workers, by index."""
 
     catalog: Catalog
     workers: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, workflows: Sequence[Workflow], catalog: Catalog | None = None) -> Vocabulary:
-        """Return the vocabulary of a training set. Without a catalog, it has the tools of the
-        workflows. Worker number k is called `worker k`. Raises `DataError` if some workers have
-        names and others numbers."""
+        """Create the vocabulary of a training set. The default catalog has the tools of the
+        workflows. Worker number k is named `worker k`. Raises `DataError` if worker names and
+        worker numbers are mixed."""
         for each in workflows:
             check_given("each workflow", each, Workflow, "a Workflow", DataError)
         seen = {worker for w in workflows for worker in (w.workers or ())}
@@ -76,7 +76,7 @@ class PlanTargets(NamedTuple):
 
     @classmethod
     def of(cls, workflows: Sequence[Workflow], vocabulary: Vocabulary) -> PlanTargets:
-        """Return the targets of workflows. Raises `DataError` if a tool or worker is unknown."""
+        """Create the targets of workflows. Raises `DataError` if a tool or worker is unknown."""
         tools = [[vocabulary.catalog.index(tool) for tool in w.tools] for w in workflows]
         names = vocabulary.workers
         workers = [_places("model_selections", w.workers or (), names) for w in workflows]
@@ -103,10 +103,9 @@ class PlanTargets(NamedTuple):
     def read(
         cls, targets: PlanTargets | Mapping[str, Any], vocabulary: Vocabulary, plans: int
     ) -> PlanTargets:
-        """Return the targets for `compute_supervised_loss` for a number of `plans`, from a
-        `PlanTargets`, a batch of a `WorkflowDataset`, or a mapping with `task_types`,
-        `model_selections` and `adjacency`. Its values are ragged lists of names or numbers, or
-        arrays padded with negative numbers.
+        """Convert the targets of `count` plans to `PlanTargets`: a batch of a `WorkflowDataset`, or
+        a mapping with `task_types`, `model_selections` and `adjacency`. The values are ragged
+        lists of names or numbers, or arrays padded with negative numbers.
 
         Without adjacency the edges are unknown: only the DAG loss applies to them, not the edge
         loss. Raises `DataError` if the targets do not match the vocabulary.
@@ -121,7 +120,7 @@ class PlanTargets(NamedTuple):
         tools = [_places("task_types", row, names, end) for row in targets["task_types"]]
         if len(tools) != plans:
             given = f"{counted(len(tools), 'plan')} for {counted(plans, 'instruction')}"
-            raise DataError(f"wrong number of targets: {given}")
+            raise DataError(f"wrong number of targets: got {given}")
         workers: list[list[int]] = [[]] * plans
         if (chosen := targets.get("model_selections")) is not None:
             workers = [_places("model_selections", row, vocabulary.workers) for row in chosen]
@@ -145,7 +144,7 @@ class PlanTargets(NamedTuple):
         return made
 
     def rows(self, chosen: Sequence[int]) -> PlanTargets:
-        """Return the plans with the given indices, without unnecessary padding."""
+        """Return the targets of the plans with these indices, without unnecessary padding."""
         lengths = self.lengths_B[chosen]
         n = int(lengths.max()) + 1
         return PlanTargets(
@@ -157,8 +156,8 @@ class PlanTargets(NamedTuple):
 
 
 def _places(key: str, row: Any, names: Sequence[str], end: int | None = None) -> list[int]:
-    """Return a list of names or numbers, or a padded array, as indices without padding and end.
-    Raises `DataError` if a value is not among the names."""
+    """Convert a list of names or numbers, or a padded array, to indices without padding and end.
+    Raises `DataError` if a value is unknown."""
     values: list[Any] = row.tolist() if hasattr(row, "tolist") else row
     check_given(repr(key), values, (list, tuple), "a list per plan", DataError)
     values = [value.item() if hasattr(value, "item") else value for value in values]
@@ -227,8 +226,8 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
 
 
 def dag_loss(edges_BNN: Tensor, lengths_B: Tensor) -> Tensor:
-    """Return the mean DAG loss of the graphs. `edges_BNN` are probabilities, and graph b has
-    `lengths_B[b]` nodes; padding is ignored."""
+    """Return the mean DAG loss of the graphs. `edges_BNN` are edge probabilities; graph b has
+    `lengths_B[b]` nodes, and padding is ignored."""
     # Small graphs are scored together, large graphs by size. Empty rows and columns add nothing,
     # but the powers for a large graph would overflow in a small one.
     groups = [((lengths_B > 0) & (lengths_B <= _SMALL)).nonzero()[:, 0]]
@@ -264,7 +263,7 @@ def type_loss(logits_BNT: Tensor, targets_BN: Tensor) -> Tensor:
 
 
 def set_loss(logits_BT: Tensor, targets_BN: Tensor) -> Tensor:
-    """Return the binary cross-entropy of tools in the plan: sum over tools, mean over plans."""
+    """Return the binary cross-entropy of the tool sets: sum over tools, mean over plans."""
     tools = logits_BT.shape[1]
     wanted = torch.zeros(len(logits_BT), tools + 1)
     places = torch.where((targets_BN >= 0) & (targets_BN < tools), targets_BN, tools)
@@ -274,8 +273,8 @@ def set_loss(logits_BT: Tensor, targets_BN: Tensor) -> Tensor:
 
 
 def edge_loss(logits_BNN: Tensor, adjacency_BNN: Tensor, lengths_B: Tensor) -> Tensor:
-    """Return the mean binary cross-entropy over the pairs of nodes i < j (only these are decoded)
-    with a known target, or 0 if there are no such pairs."""
+    """Return the mean binary cross-entropy over the pairs of nodes i < j with a known target, or 0
+    if there are no such pairs."""
     count = logits_BNN.shape[1]
     steps = torch.arange(count)
     forward = steps[:, None] < steps[None, :]

@@ -62,7 +62,7 @@ is multiplied by it too (`parameter_groups`)."""
 
 @dataclass(frozen=True, slots=True)
 class DecisionFeatures:
-    """Input of the policy and the critic for a batch of decisions."""
+    """Input features of the policy and the critic for a batch of decisions."""
 
     workers_DWF: Tensor
     context_DF: Tensor
@@ -81,7 +81,7 @@ class DecisionFeatures:
 
     @staticmethod
     def cat(parts: DecisionFeatures | Sequence[DecisionFeatures]) -> DecisionFeatures:
-        """Concatenate batches. Raises `RewardError` for other types, and if batches have different
+        """Concatenate batches of decisions. Raises `RewardError` for other types or different
         numbers of workers."""
         if isinstance(parts, DecisionFeatures):
             return parts
@@ -90,13 +90,13 @@ class DecisionFeatures:
             return DecisionFeatures(*(torch.cat([getattr(p, n) for p in parts]) for n in names))
         except (AttributeError, TypeError, RuntimeError) as error:
             raise RewardError(
-                "states must be DecisionFeatures of decisions over the same pool, as in "
-                f"choice.features of an execution's steps with a router trained by PPO ({error})"
+                "states must be DecisionFeatures with the same number of workers, such as the "
+                f"choice.features of steps with a router trained by PPO ({error})"
             ) from error
 
     @staticmethod
     def of(at: DecisionBatch, terms: RewardTerms) -> DecisionFeatures:
-        """Compute the features of decisions."""
+        """Compute the features of a batch of decisions."""
         alpha, workers = max(abs(terms.weights.alpha), 1e-9), at.chance_DW.shape[1]
         utility_DA = np.where(at.mask_DA, look_ahead(at, terms), np.nan)
         best_D1 = np.nanmax(utility_DA, axis=1, keepdims=True)
@@ -172,8 +172,8 @@ class ModelSelector(nn.Module):
         self.value = _Layers(generator, HIDDEN + CONTEXT_FEATURES + TRUTHS, HIDDEN, 1, zero=True)
 
     def forward(self, states: DecisionFeatures) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities [D, A], -inf for masked actions, and values [D] in units of the
-        scaled rewards."""
+        """Return the log-probabilities [D, A], -inf for masked actions, and the values [D] in units
+        of scaled rewards."""
         workers = states.workers_DWF.shape[1]
         context_DWF = states.context_DF[:, None].expand(-1, workers, -1)
         code_DWH = torch.tanh(self.encode(torch.cat([states.workers_DWF, context_DWF], dim=2)))
@@ -191,8 +191,8 @@ class ModelSelector(nn.Module):
         return torch.log_softmax(logits_DA, dim=1), self.value(known_DF)[:, 0]
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """Return parameter groups for an optimizer: the policy with this learning rate, the critic
-        with `GAIN` times this rate."""
+        """Return the parameter groups of an optimizer: the policy with the given learning rate, the
+        critic with `GAIN` times this rate."""
         named = list(self.named_parameters())
         policy = [p for name, p in named if not name.startswith("value.")]
         critic = {"params": list(self.value.parameters()), "lr": GAIN * learning_rate}
@@ -210,7 +210,7 @@ class ModelSelector(nn.Module):
         value_coef: float = 0.5,
         entropy_coef: float = 0.01,
     ) -> dict[str, Tensor]:
-        """Compute the PPO loss of D decisions; `actions` to `returns` are vectors of length D.
+        """Compute the PPO loss of D decisions. Tensor arguments are vectors of length D.
 
         `states` are the `choice.features` of the steps of executions, as a list or concatenated by
         `DecisionFeatures.cat`. `total_loss = policy_loss - entropy_coef * entropy + value_coef *
@@ -286,7 +286,7 @@ def compute_gae(
 
 
 def draw_actions(logp_DA: Tensor, uniform_D: NDArray[np.float64]) -> Tensor:
-    """Sample an action for each decision, [D], by inversion of the uniform numbers `uniform_D`."""
+    """Sample an action for each decision, [D], by inverse transform sampling from `uniform_D`."""
     ladder_DA = logp_DA.double().exp().cumsum(dim=1)
     target_D1 = torch.from_numpy(uniform_D)[:, None] * ladder_DA[:, -1:]
     # First action whose cumulative probability exceeds the target; masked actions add nothing.
@@ -294,7 +294,7 @@ def draw_actions(logp_DA: Tensor, uniform_D: NDArray[np.float64]) -> Tensor:
 
 
 def policy_chooser(model: ModelSelector, terms: RewardTerms) -> Chooser:
-    """Return a chooser that takes the most probable action of the policy."""
+    """Return a policy that selects the most probable action of a model."""
 
     def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
         with torch.no_grad():
@@ -305,7 +305,7 @@ def policy_chooser(model: ModelSelector, terms: RewardTerms) -> Chooser:
 
 
 def baselines(train: OutcomeTable, terms: RewardTerms) -> dict[str, Chooser]:
-    """Return the baselines of the trained policy, by name.
+    """Return the baseline policies, by name.
 
     "cheapest" and "most accurate" try one worker and accept its answer in any case; "most accurate"
     uses the accuracy in the training table. The lookahead maximizes `simulator.look_ahead`.
@@ -321,13 +321,13 @@ def baselines(train: OutcomeTable, terms: RewardTerms) -> dict[str, Chooser]:
 
 
 def lookahead(terms: RewardTerms) -> Chooser:
-    """Return a chooser that takes the action with the highest one-step expected utility."""
+    """Return a policy that selects the action with the highest one-step expected utility."""
     return lambda _, rows, at: look_ahead(at, terms).argmax(axis=1)
 
 
 def try_once(scores: Floats, at: DecisionBatch) -> Ints:
-    """Return the legal worker with the highest score ([D, W] or [W]) at the first try; accept at
-    later tries, or stop if accepting is not legal."""
+    """Select the legal worker with the highest score ([D, W] or [W]) at the first try; accept the
+    answer at later tries, or stop if accepting is not legal."""
     workers = at.chance_DW.shape[1]
     able_DW = at.mask_DA[:, :workers]
     best_D = np.where(able_DW, scores, -np.inf).argmax(axis=1)
@@ -337,7 +337,7 @@ def try_once(scores: Floats, at: DecisionBatch) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Trajectories:
-    """Decisions of a batch of workflows, in order; `places` has their row and column in [B, T]."""
+    """Decisions of a batch of workflows, in order. `places` has their indices in [B, T]."""
 
     states: DecisionFeatures
     actions_D: Tensor
@@ -357,7 +357,7 @@ def collect(
     model: ModelSelector,
     seeds: SeedTree,
 ) -> Trajectories:
-    """Sample trajectories of the policy on all workflows; divide rewards by max(1, |alpha|)."""
+    """Sample trajectories of the policy, with rewards divided by max(1, |alpha|)."""
     simulator = WorkflowSimulator(query_table, flows, terms)
     unit = max(1.0, abs(terms.weights.alpha))
     parts: list[DecisionFeatures] = []
@@ -398,7 +398,7 @@ def ppo_update(
     settings: Phase2Settings,
     seeds: SeedTree,
 ) -> dict[str, Any]:
-    """Train for several epochs on one batch; return the mean metrics of the last epoch."""
+    """Run the PPO epochs on one batch and return the mean metrics of the last epoch."""
     values_BT, (gamma, lam) = torch.zeros_like(batch.mask_BT), (settings.gamma, settings.lambda_gae)
     values_BT[batch.places] = batch.values_D
     advantages_BT, returns_BT = estimate_advantages(

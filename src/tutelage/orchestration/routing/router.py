@@ -44,10 +44,10 @@ REMEMBERED = 4096
 
 
 class _RunningWorkflow(WorkflowState):
-    """State of one run that a `RouteState` does not contain, as a batch of one workflow."""
+    """State of one running workflow in addition to its `RouteState`, as a batch of size 1."""
 
     def __init__(self, predictor: OutcomePredictor, terms: RewardTerms, state: RouteState) -> None:
-        """Create the forecast of each node of the plan, parents first."""
+        """Create the state of a new run, with a forecast for each node of its plan."""
         plan, workers, catalog = state.plan, state.workers, builtin_graph().catalog
         self.order = [node for level in levels(plan) for node in level]
         nodes = [plan.nodes[node] for node in self.order]
@@ -74,7 +74,7 @@ class _RunningWorkflow(WorkflowState):
         """True if a node was given up: the workflow cannot succeed, so all other nodes stop."""
 
     def decide(self, state: RouteState, node: int) -> DecisionBatch:
-        """Update the run from the state and return the decision at a node as a batch of one."""
+        """Update the run from the router state; return the observation as a batch of size 1."""
         self.reserved.pop(node, None)
         self.status_BN[0, node] = READY
         self.lost = self.lost or not all(state.done.values())
@@ -104,7 +104,7 @@ class _RunningWorkflow(WorkflowState):
         )
 
     def take(self, state: RouteState, node: int, at: DecisionBatch, action: int) -> None:
-        """Record the chosen action."""
+        """Record the selected action."""
         if action < len(state.workers):
             row, worker = np.array([0]), np.array([action])
             self.ask(row, np.array([node]), worker, at.chance_DW, at.now_D)
@@ -116,7 +116,7 @@ class _RunningWorkflow(WorkflowState):
 
 
 class LearnedRouter:
-    """`Router` that uses a model selector, or the one-step lookahead if `model` is None."""
+    """Router with a trained model selector, or with the one-step lookahead if `model` is None."""
 
     def __init__(
         self,
@@ -126,15 +126,15 @@ class LearnedRouter:
         *,
         sample: bool = False,
     ) -> None:
-        """Create a router. With `sample`, draw actions as in training; otherwise take the most
-        probable action."""
+        """Create a router. If `sample` is True, sample actions as in training; otherwise select the
+        most probable action."""
         self.predictor, self.terms, self.model = predictor, terms, model
         self.name = "lookahead" if model is None else "ppo"
         self._sample = sample
         self._runs: dict[tuple[int, tuple[str | int, ...]], _RunningWorkflow] = {}
 
     def check(self, workers: Sequence[Worker]) -> None:
-        """Raise `ConfigError` if the router was not trained on one of the workers."""
+        """Raise `ConfigError` if the router was not trained on all of these workers."""
         known = {worker.name for worker in self.predictor.workers}
         strange = [worker.name for worker in workers if worker.name not in known]
         if strange:
@@ -146,7 +146,7 @@ class LearnedRouter:
             )
 
     def choose(self, state: RouteState) -> Choice:
-        """See `Router`. Raises `ConfigError` if the router was not trained on a worker."""
+        """Select an action. Raises `ConfigError` for workers that were not in training."""
         key = (state.work.seeds.seed, state.work.seeds.path[:-2])
         if key not in self._runs:  # a run that is not in memory is treated as new
             self.check(state.workers)
@@ -175,7 +175,7 @@ class LearnedRouter:
 
 
 def load_router(path: str | Path) -> LearnedRouter:
-    """Return the router of a phase 2 checkpoint. Raises `RunError` if it contains no router."""
+    """Load a router from a checkpoint of phase 2. Raises `RunError` if it contains no router."""
     state = read_checkpoint(path)
     if "router" not in state:
         raise RunError(

@@ -64,7 +64,7 @@ TRUTHS = 12
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Distribution of the simulated workflows, and rules of their execution."""
+    """Distribution of simulated workflows, and rules of their execution."""
 
     nodes: tuple[int, int] = (1, 5)
     """Minimum and maximum number of nodes."""
@@ -81,7 +81,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class QueryForecast:
-    """Predictions for queries (rows of a table, or nodes of a plan) before any execution."""
+    """Predictions for queries (rows of a table or nodes of a plan) before their execution."""
 
     predictor: OutcomePredictor
     support: NeighbourWeights
@@ -98,7 +98,7 @@ class QueryForecast:
     max_tries: int
 
     def after(self, query_D: Ints, failed_DW: Bools) -> Floats:
-        """Return the probability that each worker is correct, [D, W], given the failed workers."""
+        """Return P(correct) of each worker, [D, W], conditioned on the failed workers."""
         chance_DW = self.chance_QW[query_D]
         again = failed_DW.any(axis=1)
         if again.any():
@@ -118,7 +118,7 @@ class QueryForecast:
         legal_QW: Bools,
         max_tries: int,
     ) -> QueryForecast:
-        """Return the forecast of a predictor for these workers, which it must know."""
+        """Return the forecast of a predictor that was fitted on these workers."""
         names = [worker.name for worker in predictor.workers]
         columns = np.array([names.index(worker.name) for worker in workers])
         expected = (predictor.chances(support), *predictor.expected(support, tokens_in_Q))
@@ -133,7 +133,7 @@ class QueryForecast:
 
 @dataclass(frozen=True, slots=True)
 class QueryTable(QueryForecast):
-    """Outcome table with the forecast of its queries."""
+    """Outcome table with forecasts for its queries."""
 
     table: OutcomeTable
     scenario: Scenario
@@ -149,8 +149,8 @@ class QueryTable(QueryForecast):
         scenario: Scenario,
         support: NeighbourWeights | None = None,
     ) -> QueryTable:
-        """Return the table with the forecast of a predictor that knows its workers. `support` is
-        given for the training table, where each row is excluded from its own neighbours.
+        """Add the forecasts of a predictor to an outcome table. Pass `support` for the training
+        table, where each row is excluded from its own neighbours.
 
         The capability that a type needs comes from the built-in catalog, or from the type's name.
         Raises `ConfigError` if no worker can do a query.
@@ -181,7 +181,7 @@ class QueryTable(QueryForecast):
 
 @dataclass(frozen=True, slots=True)
 class WorkflowBatch:
-    """Batch of workflows whose nodes are queries of one forecast."""
+    """Batch of workflows. Their nodes are queries of one forecast."""
 
     query_BN: Ints
     """Row of each node in the table; -1 for padding."""
@@ -203,7 +203,7 @@ class WorkflowBatch:
 
     @staticmethod
     def whole(known: QueryForecast, parents_NN: Bools) -> WorkflowBatch:
-        """Return one workflow of all queries of a forecast, without budget and deadline."""
+        """Return a batch of one workflow with all queries of a forecast, without limits."""
         query_BN, parents_BNN = np.arange(len(parents_NN))[None], parents_NN[None]
         cost_BW, path_BW = _single_worker(known, query_BN, parents_BNN)
         most = _most(cost_BW), _most(path_BW)
@@ -214,8 +214,8 @@ class WorkflowBatch:
     def draw(
         query_table: QueryTable, count: int, seeds: SeedTree, groups: int = 1
     ) -> WorkflowBatch:
-        """Draw `count` workflows. Nodes and shapes depend only on the seed and the table; budgets,
-        deadlines and reference values also on the forecast.
+        """Sample `count` workflows. Nodes and shapes depend only on the seed and the table;
+        budgets, deadlines and reference values depend on the forecast too.
 
         Queries are split into `groups` parts of equal size, at most one part per two workflows and
         per `nodes` queries. Each workflow takes its queries from one part.
@@ -256,7 +256,7 @@ class WorkflowBatch:
 
 
 def _most(known_BW: Floats) -> Floats:
-    """Return the maximum of each row; 1 if it is 0, so that rewards of free pools are defined."""
+    """Return the maximum of each row, or 1 if it is 0, so that it can be a divisor."""
     most_B = known_BW.max(axis=1)
     return np.where(most_B > 0, most_B, 1.0)
 
@@ -264,7 +264,7 @@ def _most(known_BW: Floats) -> Floats:
 def _single_worker(
     known: QueryForecast, query_BN: Ints, parents_BNN: Bools
 ) -> tuple[Floats, Floats]:
-    """Return the expected USD and critical path in seconds of single-worker plans, both [B, W].
+    """Return the expected cost in USD and latency in seconds of single-worker plans, both [B, W].
 
     For a node that a worker cannot do, the most expensive (or slowest) legal worker is used. Nodes
     without a legal worker are padding and count 0.
@@ -285,8 +285,8 @@ def _single_worker(
 
 @dataclass(frozen=True, slots=True)
 class DecisionBatch:
-    """Observations of a batch of decisions. Costs in USD, times in seconds from the start of the
-    workflow."""
+    """Observations of a batch of decisions. Costs are in USD, times in seconds since the start of
+    the workflow."""
 
     mask_DA: Bools
     chance_DW: Floats
@@ -335,7 +335,7 @@ class DecisionBatch:
 
 @dataclass(frozen=True, slots=True)
 class RewardTerms:
-    """Reward of workflows, and their maximum number of decisions."""
+    """Reward preset and weights, and the maximum number of decisions per workflow."""
 
     preset: Preset
     weights: RewardWeights
@@ -351,9 +351,9 @@ class RewardTerms:
 
 
 def look_ahead(at: DecisionBatch, terms: RewardTerms) -> Floats:
-    """Return the expected one-step utilities, [D, A]; -inf for masked actions.
+    """Return the expected one-step utilities, [D, A], with -inf for masked actions.
 
-    The docstring of the module has the formula.
+    See the formula in the module docstring.
     """
     alpha = terms.weights.alpha
     shares = at.nodes_D if terms.preset == "normalized" else np.ones_like(at.nodes_D)
@@ -389,7 +389,7 @@ def look_ahead(at: DecisionBatch, terms: RewardTerms) -> Floats:
 
 
 class WorkflowState:
-    """State of workflows, with the expected results of their nodes."""
+    """State of running workflows, with the expected results of their nodes."""
 
     def __init__(self, known: QueryForecast, flows: WorkflowBatch, terms: RewardTerms) -> None:
         self.known, self.flows, self.terms = known, flows, terms
@@ -425,7 +425,7 @@ class WorkflowState:
         self._least_BN = np.where(self.exists_BN, least_BN, 0.0)
 
     def ask(self, rows: Ints, node: Ints, worker: Ints, chance_DW: Floats, now_D: Floats) -> None:
-        """Update the state for calls of workers; `chance_DW` comes from the `DecisionBatch`.
+        """Update the state when workers are called. `chance_DW` is `DecisionBatch.chance_DW`.
 
         If the answer is rejected, the next best worker counts with half of its probability.
         """
@@ -442,9 +442,9 @@ class WorkflowState:
     def situation(
         self, rows: Ints, node: Ints, now_D: Floats, *, failed_DW: Bools, last_D: Ints, **known: Any
     ) -> DecisionBatch:
-        """Return the observation of decisions. `failed_DW` has the workers that were rejected at
-        the node, `last_D` the worker of the last answer (-1 if there is none), and `known` the
-        other fields that the state does not determine.
+        """Return the observations of a batch of decisions. `failed_DW` marks the workers that were
+        rejected at the node, `last_D` is the worker of the last answer (-1 if there is none), and
+        `values` has the other fields of the batch.
         """
         places, query = np.arange(len(rows)), self.query_BN[rows, node]
         status_DN = self.status_BN[rows]
@@ -491,7 +491,7 @@ class WorkflowState:
 
 
 class WorkflowSimulator(WorkflowState):
-    """Simulation of a batch. `rows` are the workflows that need a decision; `step` executes it."""
+    """Simulation of a batch of workflows. `rows` need a decision; `step` executes decisions."""
 
     def __init__(self, query_table: QueryTable, flows: WorkflowBatch, terms: RewardTerms) -> None:
         super().__init__(query_table, flows, terms)
@@ -538,13 +538,13 @@ class WorkflowSimulator(WorkflowState):
         return self.query_BN[rows, self.node_B[rows]]
 
     def last(self, rows: Ints) -> Ints:
-        """Return the worker of the last answer at the current node; -1 if there is none."""
+        """Return the worker of the last answer at each current node, or -1 if there is none."""
         return self._last_BN[rows, self.node_B[rows]]
 
     def step(self, rows: Ints, actions: Ints, ahead_chance_DW: Floats) -> Floats:
-        """Execute one action in each workflow of `rows` (some of `self.rows`); return the rewards.
+        """Execute an action in each workflow of `rows` (subset of `self.rows`); return the rewards.
 
-        `ahead_chance_DW` are the probabilities in the `DecisionBatch`.
+        `chance_DW` is `DecisionBatch.chance_DW`.
         """
         self.steps_B[rows] += 1
         ask, accept, stop = (
@@ -577,7 +577,7 @@ class WorkflowSimulator(WorkflowState):
         return gained
 
     def _finish(self, rows: Ints, node: Ints, kept: Ints, *, passed: bool) -> None:
-        """Complete nodes with a kept answer, and make their children ready."""
+        """Mark nodes as completed, and mark children with completed parents as ready."""
         self.status_BN[rows, node] = DONE
         self.finish_BN[rows, node] = self.now_B[rows]
         self._due_BN[rows, node] = np.inf
@@ -596,13 +596,13 @@ class WorkflowSimulator(WorkflowState):
         self.success_B[complete] = (right_DN | ~self.exists_BN[complete]).all(axis=1)
 
     def _give_up(self, rows: Ints) -> None:
-        """Fail workflows. Running tries count with their upper bound, since they may be billed."""
+        """Mark workflows as failed. Running tries count with their maximum cost."""
         self.cost_B[rows] += self._unused_BN[rows].sum(axis=1)
         self._unused_BN[rows] = 0.0
         self._over_B[rows] = True
 
     def _advance(self, rows: Ints) -> None:
-        """Advance time until each of these workflows needs a decision or is over."""
+        """Advance the time until each workflow needs a decision or has ended."""
         while len(rows):
             node = self._due_BN[rows].argmin(axis=1)
             due = self._due_BN[rows, node]
@@ -636,8 +636,8 @@ class WorkflowSimulator(WorkflowState):
             rows = np.sort(again[~self._over_B[again]])
 
     def _masks(self, rows: Ints) -> tuple[Bools, Bools]:
-        """Return the legal actions at the decision of each row, [D, A], and the workers that are
-        legal without the budget, [D, W]."""
+        """Return masks of the legal actions of each row, [D, A], and of the workers that are legal
+        without a budget, [D, W]."""
         query_D, tried_DW = self.queries(rows), self._tried_BNW[rows, self.node_B[rows]]
         more_D = tried_DW.sum(axis=1) < self.query_table.max_tries
         wanted_DW = self.query_table.legal_QW[query_D] & ~tried_DW & more_D[:, None]
@@ -649,7 +649,7 @@ class WorkflowSimulator(WorkflowState):
     # Observations
 
     def observe(self, rows: Ints) -> DecisionBatch:
-        """Return the observations of the decisions of these rows."""
+        """Return the observations of these workflows."""
         load_DW = np.zeros((len(rows), self.workers))
         busy_D, busy_N = np.nonzero(self.status_BN[rows] == RUNNING)
         np.add.at(load_DW, (busy_D, self._worker_BN[rows[busy_D], busy_N]), 1)
@@ -670,7 +670,7 @@ class WorkflowSimulator(WorkflowState):
         """Return features of the true outcomes of these workflows, [D, TRUTHS].
 
         They are for the critic in training: if no worker answers some query correctly, the failure
-        does not depend on the action. `leaning_DW` has probabilities of choosing each worker, as
+        does not depend on the action. `weights_DW` has probabilities of selecting each worker, as
         weights of the outcomes at the current node.
         """
         query_table, places = self.query_table, np.arange(len(rows))
@@ -685,7 +685,7 @@ class WorkflowSimulator(WorkflowState):
         done_DN = (status_DN == DONE) & self.exists_BN[rows]
 
         def right_of(worker_DN: Ints) -> Bools:
-            """Return True for nodes whose worker answers correctly."""
+            """Return True where the worker answers correctly."""
             found_DN1 = np.take_along_axis(right_DNW, np.maximum(worker_DN, 0)[:, :, None], axis=2)
             return found_DN1[:, :, 0]
 
@@ -714,7 +714,7 @@ class WorkflowSimulator(WorkflowState):
         return np.stack([part.astype(np.float64) for part in parts], axis=1)
 
     def _running_reward(self) -> Floats:
-        """Return the current reward of each workflow; the final reward of a finished workflow."""
+        """Return the current reward of each workflow, which is final when the workflow ends."""
         flows = self.flows
         ends_BN = np.where(self.status_BN == RUNNING, self._due_BN, self.finish_BN)
         ahead_B = np.minimum(ends_BN.max(axis=1), flows.deadline_B)
@@ -738,7 +738,7 @@ Chooser = Callable[[WorkflowSimulator, Ints, DecisionBatch], Ints]
 def run_chooser(
     query_table: QueryTable, flows: WorkflowBatch, terms: RewardTerms, choose: Chooser
 ) -> WorkflowSimulator:
-    """Run a chooser on all workflows until they end, and return the simulator."""
+    """Simulate all workflows to their end with a policy, and return the simulator."""
     simulator = WorkflowSimulator(query_table, flows, terms)
     while len(rows := simulator.rows):
         at = simulator.observe(rows)
