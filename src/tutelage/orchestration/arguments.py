@@ -13,13 +13,13 @@ def check_given(
     name: str,
     value: object,
     kind: type | tuple[type, ...],
-    remedy: str,
+    expected: str,
     error: type[TutelageError] = ConfigError,
 ) -> None:
     """Raise an error if an argument has the wrong type. The message has its value and the expected
     value."""
     if not isinstance(value, kind):
-        raise error(f"{name} must be {remedy}, got {value!r:.80}")
+        raise error(f"{name} must be {expected}, got {value!r:.80}")
 
 
 def check_number(name: str, value: object) -> None:

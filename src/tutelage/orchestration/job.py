@@ -112,7 +112,7 @@ class PlannerTraining(RunKind):
             return
         path = folder.checkpoints / LAST
         self.last = saving.read(path) if path.is_file() else None
-        keep_lines(folder.metrics, _lines_done(folder, self.last))
+        keep_lines(folder.metrics, _count_lines(folder, self.last))
 
     @property
     def head(self) -> RunHeader:
@@ -202,7 +202,7 @@ class PlannerTraining(RunKind):
             progress.evaluation("test workflows", 0, len(sets.test))
             result["leaks"] = list(sets.leaks)
             result["test"], plans = evaluate(model, remembered, sets.test, seeds.child("bootstrap"))
-            run.writer.submit(_stored_plans(run.id, self.request.seed, at.best_epoch, plans, sets))
+            run.writer.submit(_make_rollouts(run.id, self.request.seed, at.best_epoch, plans, sets))
             progress.evaluation("test workflows", len(sets.test), len(sets.test))
         self._found[PHASE1] = result
         write_json(done, result)
@@ -215,14 +215,14 @@ class PlannerTraining(RunKind):
         folder, progress, request = run.folder, run.progress, self.request
         place = folder.path / PHASE2
         own = folder.checkpoints / saving.PHASE1
-        before = _lines_of_phase1(folder)
+        before = _count_phase1_lines(folder)
         phase = self.settings.phase2_rl
         progress.phase("Phase 2: learning to route", steps=phase.updates or None)
 
-        def log(given: Mapping[str, Any]) -> None:
-            run.log({**given, "phase": PHASE2, "tick": before + int(given["tick"])})
-            numbers = {k: float(v) for k, v in given.items() if isinstance(v, (int, float))}
-            progress.step(int(given["step"]), numbers)
+        def log(metrics: Mapping[str, Any]) -> None:
+            run.log({**metrics, "phase": PHASE2, "tick": before + int(metrics["tick"])})
+            numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, (int, float))}
+            progress.step(int(metrics["step"]), numbers)
 
         phase2_result = train_phase2(
             place,
@@ -246,7 +246,7 @@ class PlannerTraining(RunKind):
         }
 
 
-def _stored_plans(
+def _make_rollouts(
     run_id: str, seed: int, epoch: int, plans: Sequence[Plan], sets: PlannerDatasets
 ) -> list[Rollout]:
     """Convert the plans of the test set to rollouts. Each workflow is a task; the reward is its
@@ -275,17 +275,17 @@ def _stored_plans(
     return rollouts
 
 
-def _lines_of_phase1(folder: RunFolder) -> int:
+def _count_phase1_lines(folder: RunFolder) -> int:
     """Return the number of metrics lines of phase 1, or 0 if it is incomplete."""
     if not (folder.path / "phase1.json").is_file():
         return 0
     return sum(line.get("phase") == PHASE1 for line in folder.read_metrics())
 
 
-def _lines_done(folder: RunFolder, state: Mapping[str, Any] | None) -> int:
+def _count_lines(folder: RunFolder, state: Mapping[str, Any] | None) -> int:
     """Return the number of metrics lines until the last checkpoint. Later lines are removed."""
     if state is not None:
         return int(state["tick"])
     path = folder.path / PHASE2 / LAST2
     routed = json.loads(read_checkpoint(path)["progress"])["history"] if path.is_file() else ()
-    return _lines_of_phase1(folder) + len(routed)
+    return _count_phase1_lines(folder) + len(routed)

@@ -66,7 +66,7 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
             f"test and {len(short)} short ones"
         }
     else:
-        catalog, workflows, test, fields = _files(request, settings, seeds)
+        catalog, workflows, test, fields = _read_files(request, settings, seeds)
         count = settings.synthetic_augmentations or 0
         place = seeds.child("synthetic")
         augmented = generate(graph_of(catalog), count, place) if count else []
@@ -75,10 +75,10 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
     if len(workflows) < 2:
         raise DataError(f"training needs at least 2 workflows, got {len(workflows)}")
     train, held_out = split(workflows, settings.validation_share, seeds.child("validation"))
-    overlap = count_overlap([*workflows, *augmented], (), test, key=instruction_mark)
+    overlap = count_overlap([*workflows, *augmented], (), test, key=instruction_key)
     if notes := overlap.notes(drawn=request.train is None):
         fields["overlap"] = "; ".join(notes)
-    known = find_trained([*workflows, *augmented], test, instruction_mark)
+    known = find_trained([*workflows, *augmented], test, instruction_key)
     leaks = tuple(test[place].name or f"row {place}" for place in known)
     fields["sets"] = (
         f"{len(train) + len(augmented)} train, {len(held_out)} validation, {len(test)} test"
@@ -86,7 +86,7 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
     return PlannerDatasets(train + augmented, held_out, test, catalog, fields, leaks)
 
 
-def _files(
+def _read_files(
     request: PlannerConfig, settings: Phase1Settings, seeds: SeedTree
 ) -> tuple[Catalog, list[Workflow], list[Workflow], dict[str, str]]:
     """Read the files of a run: catalog, workflows, test workflows, and their description."""
@@ -104,8 +104,8 @@ def _files(
         check_plan(workflow.plan, catalog)
     if request.test is None and len(workflows) >= FEWEST_TO_SPLIT:
         workflows, test = split(workflows, TEST_SHARE, seeds.child("test"))
-        held = {instruction_mark(w) for w in test}
-        workflows = [w for w in workflows if instruction_mark(w) not in held]
+        held = {instruction_key(w) for w in test}
+        workflows = [w for w in workflows if instruction_key(w) not in held]
         fields["test"] = "a tenth of the training file, held back; --test FILE names another"
     if settings.train_data_size is not None and settings.train_data_size < len(workflows):
         size, draw = settings.train_data_size, seeds.child("size").python()
@@ -114,6 +114,6 @@ def _files(
     return catalog, workflows, test, fields
 
 
-def instruction_mark(workflow: Workflow) -> str:
+def instruction_key(workflow: Workflow) -> str:
     """Return a key of the instruction that is the same for instructions with the same words."""
     return hash_value(workflow.instruction)

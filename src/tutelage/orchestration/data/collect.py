@@ -143,7 +143,7 @@ def run_collection(
     note("plans: those that the instructions were made from")
     done: list[JSON] = []
 
-    async def play() -> JSON:
+    async def execute_plans() -> JSON:
         try:
             return await collect(system, plans, logger, budget=config.budget, on_done=on_done)
         finally:
@@ -152,7 +152,7 @@ def run_collection(
     def work(run: Run) -> JSON:
         system.recorder = ExecutionRecorder(run.writer, run.id, label=RECIPE)
         logger.run_id = run.id
-        done.append(run_virtual(play(), jumps=pool.mock))
+        done.append(run_virtual(execute_plans(), jumps=pool.mock))
         run.log({"phase": RECIPE, "step": 0, **done[0]})
         return {"status": "succeeded", **done[0], "log": str(logger.path)}
 

@@ -90,7 +90,7 @@ class NearestTexts:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices and cosines of the k nearest indexed texts, both [B, K], nearest first.
 
-        `exclude[b]` is the index of query b itself, which is excluded from its neighbours.
+        `skip[b]` is the index of query b itself, which is excluded from its neighbours.
         """
         import torch
 

@@ -118,7 +118,7 @@ class OutcomeTable:
         numbers = {k: getattr(self, k)[places] for k in ("tokens_in_Q", *_OUTCOMES)}
         return replace(self, **words, **numbers)
 
-    def only(self, names: Sequence[str]) -> OutcomeTable:
+    def select_workers(self, names: Sequence[str]) -> OutcomeTable:
         """Return a table with these workers only. Raises `DataError` for an unknown name."""
         if lost := [name for name in names if name not in self.names]:
             raise DataError(f"unknown worker {lost[0]!r}; the table has {list(self.names)!r}")
@@ -173,7 +173,7 @@ class _Price(FileRecord):
     seconds_per_token: NonNegative | None = None
     capabilities: tuple[AsText, ...] = ("*",)
 
-    def worker(self, name: str) -> Worker:
+    def to_worker(self, name: str) -> Worker:
         """Convert the entry to a worker. A missing latency is estimated."""
         # Typical latency of a served model of this size.
         latency = Latency(0.2, SPREAD, 0.004 + 0.0003 * float(self.size[:-1]))
@@ -205,7 +205,7 @@ def read_outcomes(
     prices = read_as(_PRICES, read_json(models), repr(str(models)))
     if lost := [name for name in names if name not in prices]:
         raise DataError(f"{str(models)!r} has no price for {lost[0]!r}{hint(lost[0], prices)}")
-    workers = check_workers([prices[name].worker(name) for name in names])
+    workers = check_workers([prices[name].to_worker(name) for name in names])
     tokens_in_Q = np.array([float(prompt_tokens(row.instruction)) for row in rows])
     scores_QW, cost_QW, latency_QW = (
         np.array([[getattr(row, key).get(name, math.nan) for name in names] for row in rows])
@@ -246,7 +246,7 @@ def read_tables(
     table, held = read_outcomes(outcomes, models, seeds), None
     if test is not None:
         held = read_outcomes(test, models, seeds.child("test-outcomes"))
-        held = held.only(table.names)
+        held = held.select_workers(table.names)
     table.split(seeds, held_out=held is None)
     return table, held
 
@@ -271,14 +271,14 @@ def _prices(workers: Sequence[Worker]) -> Floats:
 
 
 def simulate_outcomes(
-    queries: int, seeds: SeedTree, workers: Sequence[Worker] | None = None
+    count: int, seeds: SeedTree, workers: Sequence[Worker] | None = None
 ) -> OutcomeTable:
     """Simulate the outcomes of workers (default: preset `classic`) on `queries` generated requests
     of one built-in tool each. Answers come from a `SimulatedPool`, as in an execution with
     simulated workers, so a router trained on the table fits such executions.
     """
     graph = builtin_graph()
-    requests = generate(graph, queries, seeds.child("requests"), max_nodes=1)
+    requests = generate(graph, count, seeds.child("requests"), max_nodes=1)
     pool = SimulatedPool(workers or classic(), errors=0.0)
     rows: list[list[tuple[float, float, float, float]]] = []
     for number, workflow in enumerate(requests):

@@ -22,7 +22,7 @@ from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 _LOST = ("failed", "skipped", "cancelled")
 
 
-def log_files(paths: Sequence[str | Path]) -> list[Path]:
+def find_logs(paths: Sequence[str | Path]) -> list[Path]:
     """Find log files: files are returned unchanged, folders are searched for JSONL files. Raises
     `DataError` for a folder without JSONL files."""
     items = [sorted(p.rglob("*.jsonl")) if p.is_dir() else [p] for p in map(Path, paths)]
@@ -44,7 +44,7 @@ def prepare(
     """
     executions = failed = 0
     best: dict[str, tuple[tuple[float, float], Workflow]] = {}
-    for path in log_files(paths):
+    for path in find_logs(paths):
         for index, row in enumerate(read_rows(path)):
             executions += 1
             lost = any(node.get("status") in _LOST for node in objects(row.get("nodes")))

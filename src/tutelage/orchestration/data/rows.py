@@ -79,7 +79,7 @@ def read_rows(path: str | Path) -> list[Mapping[str, Any]]:
 # ------------------------------------------------------------------ fields
 
 
-def _number(value: Any) -> Any:
+def _reject_bool(value: Any) -> Any:
     if isinstance(value, bool):  # Python counts true as 1
         raise ValueError("give a number")
     return value
@@ -93,9 +93,9 @@ def objects(value: Any) -> list[Mapping[str, Any]]:
 
 AsText = Annotated[str, BeforeValidator(str)]
 """String field that also accepts other values, such as numeric identifiers."""
-Number = Annotated[float, BeforeValidator(_number)]
+Number = Annotated[float, BeforeValidator(_reject_bool)]
 """Finite number; also accepted as a string, because YAML 1.1 reads `3e-5` as a string."""
-Whole = Annotated[int, BeforeValidator(_number)]
+Whole = Annotated[int, BeforeValidator(_reject_bool)]
 """Integer; also accepted as a float without fraction or as a string."""
 
 
@@ -118,21 +118,21 @@ Read = TypeVar("Read")
 
 
 def read_as(
-    kind: TypeAdapter[Read],
+    adapter: TypeAdapter[Read],
     value: Any,
-    where: str = "",
+    location: str = "",
     *,
     error: type[TutelageError] = DataError,
 ) -> Read:
     """Validate a value with a type adapter. Raises `error` with the location, the field, its value
     and a fix."""
     try:
-        return kind.validate_python(value)
+        return adapter.validate_python(value)
     except ValidationError as misfit:
         found = misfit.errors(include_url=False)[0]
         *above, last = found["loc"] or ("",)
-        row = where.removesuffix(": it")  # location without a field
-        inside = [part for part in (row if above else where, _place(above)) if part]
+        row = location.removesuffix(": it")  # location without a field
+        inside = [part for part in (row if above else location, _format_path(above)) if part]
         remedy = remedy_of(found)
         if found["type"].startswith("missing"):
             message = f"{': '.join(inside) or 'the row'} has no {last!r}; give one"
@@ -141,7 +141,7 @@ def read_as(
         elif found["type"] == "value_error" and isinstance(found["input"], Mapping):
             message = ": ".join(filter(None, (row, remedy)))  # the remedy already names the field
         else:
-            field = _place(found["loc"]) or "the row"
+            field = _format_path(found["loc"]) or "the row"
             message = f"{field} is {found['input']!r:.200}; {remedy}"
             message = ": ".join(filter(None, (row, message)))
         raise error(message) from misfit
@@ -159,17 +159,17 @@ _REMEDIES = {
 }
 
 
-def remedy_of(found: ErrorDetails) -> str:
+def remedy_of(error: ErrorDetails) -> str:
     """Return the text on how to fix a validation error."""
-    context = found.get("ctx", {})
-    if found["type"] == "value_error":
+    context = error.get("ctx", {})
+    if error["type"] == "value_error":
         return str(context["error"])
-    remedy = _REMEDIES.get(found["type"])
-    return found["msg"].lower() if remedy is None else remedy.format(**context)
+    remedy = _REMEDIES.get(error["type"])
+    return error["msg"].lower() if remedy is None else remedy.format(**context)
 
 
-def _place(place: Iterable[str | int]) -> str:
+def _format_path(path: Iterable[str | int]) -> str:
     """Format the location of a value, such as `'name'` or `targets.task_types[0]`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     inner = text.removeprefix(".")
     return repr(inner) if inner and not {".", "["} & {*inner} else inner

@@ -146,7 +146,7 @@ def distinct(
             size = (
                 1 if shape == "single" else draw.randint(min(low, max_nodes), max(low, max_nodes))
             )
-            workflow = worded(graph, draw, _grow(graph, draw, shape, min(size, max_nodes)))
+            workflow = worded(graph, draw, _sample(graph, draw, shape, min(size, max_nodes)))
             if workflow.instruction not in made:
                 made[workflow.instruction] = workflow
                 break
@@ -167,41 +167,41 @@ def _followers(catalog: Catalog) -> dict[str, tuple[str, ...]]:
     return {name: tuple(after) for name, after in followers.items()}
 
 
-def _grow(
-    graph: ToolGraph, draw: random.Random, shape: Shape, size: int
+def _sample(
+    graph: ToolGraph, rng: random.Random, shape: Shape, size: int
 ) -> list[tuple[str, list[int]]]:
     """Sample up to `size` nodes as (tool, parents), in topological order."""
-    nodes: list[tuple[str, list[int]]] = [(draw.choice(graph.catalog.names), [])]
+    nodes: list[tuple[str, list[int]]] = [(rng.choice(graph.catalog.names), [])]
     while len(nodes) < size:
         used, parent, next_tools = {tool for tool, _ in nodes}, len(nodes) - 1, list[str]()
-        if shape == "chain" or draw.random() >= 0.2:
-            parent = parent if shape == "chain" else draw.randrange(len(nodes))
+        if shape == "chain" or rng.random() >= 0.2:
+            parent = parent if shape == "chain" else rng.randrange(len(nodes))
             next_tools = [t for t in graph.followers[nodes[parent][0]] if t not in used]
         if not next_tools:
             unused = [t for t in graph.catalog.names if t not in used]
             if shape == "chain" or not unused:
                 break
-            nodes.append((draw.choice(unused), []))
+            nodes.append((rng.choice(unused), []))
             continue
         joining = [t for t in next_tools if len(graph.catalog[t].inputs) > 1]
-        if shape == "dag" and joining and draw.random() < 0.4:
+        if shape == "dag" and joining and rng.random() < 0.4:
             next_tools = joining
-        tool = draw.choice(next_tools)
+        tool = rng.choice(next_tools)
         parents = [parent]
         # A tool with two inputs gets a second matching parent.
         others = [i for i, (t, _) in enumerate(nodes) if i != parent and tool in graph.followers[t]]
         if shape != "chain" and len(graph.catalog[tool].inputs) > 1 and others:
-            parents = sorted([parent, draw.choice(others)])
+            parents = sorted([parent, rng.choice(others)])
         nodes.append((tool, parents))
     return nodes
 
 
 def worded(
-    graph: ToolGraph, draw: random.Random, nodes: Sequence[tuple[str, list[int]]]
+    graph: ToolGraph, rng: random.Random, nodes: Sequence[tuple[str, list[int]]]
 ) -> Workflow:
     """Create a workflow from nodes (tool, parents), with a generated instruction."""
     words = graph.words
-    chosen = [draw.choice(graph.results[tool]) for tool, _ in nodes]
+    chosen = [rng.choice(graph.results[tool]) for tool, _ in nodes]
     nouns = list(chosen)
     for i, noun in enumerate(chosen):
         if chosen.count(noun) > 1:  # add an ordinal, so that the reference is unambiguous
@@ -211,37 +211,37 @@ def worded(
     for index, (_, parents) in enumerate(nodes[:-1]):
         children = [child for child, (_, before) in enumerate(nodes) if index in before]
         only = children == [index + 1] and nodes[index + 1][1] == [index]
-        if only and len(parents) < 2 and index - 1 not in hidden and draw.random() < _HIDDEN:
+        if only and len(parents) < 2 and index - 1 not in hidden and rng.random() < _HIDDEN:
             hidden.add(index)
-    text = draw.choice(words["openings"])
+    text = rng.choice(words["openings"])
     spoken: int | None = None
     named: set[int] = set()
     for index, (tool, parents) in enumerate(nodes):
         inputs: list[str] = []
         for parent in parents:
-            pronoun = parent not in named and parent == spoken and draw.random() < 0.6
-            inputs.append(draw.choice(words["pronouns"]) if pronoun else nouns[parent])
+            pronoun = parent not in named and parent == spoken and rng.random() < 0.6
+            inputs.append(rng.choice(words["pronouns"]) if pronoun else nouns[parent])
         kinds = graph.catalog[tool].inputs
         while len(inputs) < max(1, min(2, len(kinds))):
             kind = kinds[len(inputs)] if len(inputs) < len(kinds) else "text"
-            inputs.append(draw.choice(words["objects"].get(kind.lower(), _ANYTHING)))
+            inputs.append(rng.choice(words["objects"].get(kind.lower(), _ANYTHING)))
         if index in hidden:
             nouns[index] = f"{nouns[index]} of {inputs[0]}"
             named.add(index)
             continue
-        clause = draw.choice(graph.phrases[tool]).replace("{0}", inputs[0])
+        clause = rng.choice(graph.phrases[tool]).replace("{0}", inputs[0])
         clause = clause.replace("{1}", inputs[-1]).rstrip("?")
         if spoken is not None:
             kind = "next" if parents == [spoken] else "aside"
-            if index == len(nodes) - 1 and kind == "next" and draw.random() < 0.5:
+            if index == len(nodes) - 1 and kind == "next" and rng.random() < 0.5:
                 kind = "last"
-            text += draw.choice(words["joins"][kind])
+            text += rng.choice(words["joins"][kind])
         text += clause
         spoken = index
-    text += draw.choice((".", "", "!", "?"))
-    if draw.random() < 0.3:
-        text += " " + draw.choice(words["asides"])
-    text = re.sub(r"\{(\w+)\}", lambda found: draw.choice(words["slots"][found[1]]), text).strip()
+    text += rng.choice((".", "", "!", "?"))
+    if rng.random() < 0.3:
+        text += " " + rng.choice(words["asides"])
+    text = re.sub(r"\{(\w+)\}", lambda found: rng.choice(words["slots"][found[1]]), text).strip()
     workers = [graph.workers[tool] for tool, _ in nodes] if graph.workers else None
     return sorted_workflow(
         text[:1].upper() + text[1:], [t for t, _ in nodes], [p for _, p in nodes], workers=workers

@@ -141,7 +141,7 @@ class _PlanRecord(FileRecord):
         return found
 
     @model_validator(mode="after")
-    def _one_each(self) -> Self:
+    def _check_lengths(self) -> Self:
         count = len(self.task_types)
         listings = {"model_selections": self.model_selections, "dependencies": self.parents}
         for name, listed in listings.items():
@@ -168,7 +168,7 @@ class _Row(FileRecord):
 
     @model_validator(mode="before")
     @classmethod
-    def _typed(cls, row: Any) -> Any:
+    def _add_types(cls, row: Any) -> Any:
         """Copy the task types from `nodes` if they are missing in the planner outputs."""
         outputs = row.get("planner_outputs")
         if not isinstance(outputs, Mapping) or outputs.get("task_types") is not None:

@@ -54,8 +54,8 @@ class PlanScores:
     ) -> PlanScores:
         """Score each plan against its gold workflow. Raises `ValueError` if lengths differ."""
         pairs = list(zip(plans, (workflow.plan for workflow in gold), strict=True))
-        nodes = [(_tools(plan), _tools(wanted)) for plan, wanted in pairs]
-        edges = [(_links(plan), _links(wanted)) for plan, wanted in pairs]
+        nodes = [(_count_tools(plan), _count_tools(wanted)) for plan, wanted in pairs]
+        edges = [(_count_edges(plan), _count_edges(wanted)) for plan, wanted in pairs]
         same_nodes = [has == needs for has, needs in nodes]
         same_edges = [has == needs for has, needs in edges]
         total = max(1, len(plans))
@@ -74,18 +74,18 @@ class PlanScores:
         return {n: paired_bootstrap(*both, seeds.child(n).numpy()) for n, both in sides.items()}
 
 
-def _tools(plan: Plan) -> Counter[Any]:
+def _count_tools(plan: Plan) -> Counter[Any]:
     return Counter(node.tool for node in plan.nodes)
 
 
-def _links(plan: Plan) -> Counter[Any]:
+def _count_edges(plan: Plan) -> Counter[Any]:
     return Counter((plan.nodes[i].tool, plan.nodes[j].tool) for i, j in plan.edges)
 
 
-def _f1(has: Counter[Any], needs: Counter[Any]) -> float:
+def _f1(predicted: Counter[Any], expected: Counter[Any]) -> float:
     """Return the F1 score of two multisets, or 1 if both are empty."""
-    both = has.total() + needs.total()
-    return 2 * (has & needs).total() / both if both else 1.0
+    both = predicted.total() + expected.total()
+    return 2 * (predicted & expected).total() / both if both else 1.0
 
 
 def copied_plans(

@@ -130,7 +130,7 @@ def reward_parts(
     `normalized` needs `references`, by default the references of the result if it comes from an
     execution (1 USD and 1 s if its workers are free and have no known latency). Ratios of cost and
     latency are clipped to 1. Raises `ConfigError` for an unknown preset or missing references, and
-    `RewardError` as `ExecutionResult.read` does.
+    `RewardError` as `ExecutionResult.validate` does.
     """
     if preset not in get_args(Preset):
         raise ConfigError(f"unknown reward preset {preset!r}; choose from {get_args(Preset)}")

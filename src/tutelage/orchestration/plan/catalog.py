@@ -22,21 +22,21 @@ from tutelage.orchestration.plan.dag import Plan
 from tutelage.tools.loading import hint
 
 
-def _types(found: Any) -> tuple[str, ...]:
+def _parse_types(value: Any) -> tuple[str, ...]:
     """Parse the type names in a list of names, a list of parameters, or a JSON schema."""
-    if isinstance(found, Mapping):
-        fields = cast("Mapping[str, Any]", found)
-        found = list(cast("Mapping[str, Any]", fields.get("properties", fields)).values())
-    if not isinstance(found, (list, tuple)):
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        value = list(cast("Mapping[str, Any]", fields.get("properties", fields)).values())
+    if not isinstance(value, (list, tuple)):
         raise ValueError("pass a list of type names")
     entries = [
         cast("Mapping[str, Any]", entry).get("type", "any") if isinstance(entry, Mapping) else entry
-        for entry in cast("Sequence[Any]", found)
+        for entry in cast("Sequence[Any]", value)
     ]
     return tuple(str(entry) for entry in entries)
 
 
-_Types = Annotated[tuple[str, ...], BeforeValidator(_types)]
+_Types = Annotated[tuple[str, ...], BeforeValidator(_parse_types)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,16 +32,16 @@ def references(value: object) -> tuple[int, ...]:
     return tuple(sorted({int(number) for number in REFERENCE.findall(text)}))
 
 
-def with_texts(value: object, change: Callable[[str], str]) -> object:
+def with_texts(value: object, function: Callable[[str], str]) -> object:
     """Apply a function to all strings of a value, also inside lists and mappings."""
     match value:
         case str():
-            return change(value)
+            return function(value)
         case Mapping():
             inner = cast("Mapping[str, object]", value)
-            return {key: with_texts(each, change) for key, each in inner.items()}
+            return {key: with_texts(each, function) for key, each in inner.items()}
         case list() | tuple():
-            return [with_texts(each, change) for each in cast("Sequence[object]", value)]
+            return [with_texts(each, function) for each in cast("Sequence[object]", value)]
         case _:
             return value
 
@@ -158,7 +158,7 @@ def check_dag(dependencies: Sequence[Sequence[int]]) -> tuple[int, ...]:
     try:
         return tuple(TopologicalSorter(dict(enumerate(dependencies))).static_order())
     except CycleError as error:
-        cycle = _short(" -> ".join(str(node) for node in cast("list[int]", error.args[1])), 200)
+        cycle = _shorten(" -> ".join(str(node) for node in cast("list[int]", error.args[1])), 200)
         raise DataError(
             f"the dependencies form a cycle: {cycle!r}; remove one of these references"
         ) from error
@@ -233,11 +233,11 @@ def to_text(plan: Plan, first: int = 0) -> str:
         lines += [f"level {number}"] if shown else []
         for k in shown:
             node, waits = plan.nodes[k], ", ".join(map(str, plan.nodes[k].parents))
-            given = ", ".join(f"{name}={_short(repr(v))}" for name, v in node.arguments.items())
+            given = ", ".join(f"{name}={_shorten(repr(v))}" for name, v in node.arguments.items())
             called = f"{node.tool}({given})" if given else node.tool
             lines.append(f"  [{k}] {called}" + (f"  after {waits}" if waits else ""))
     return "\n".join(lines)
 
 
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _shorten(text: str, limit: int = 60) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -164,14 +164,14 @@ def catalog_tools(catalog: Catalog) -> dict[str, Tool]:
     workers execute them. A tool without a schema has one text parameter, `input`."""
     plain: dict[str, Any] = {"type": "object", "properties": {"input": {"type": "string"}}}
 
-    def unavailable(**arguments: object) -> object:
+    def raise_error(**arguments: object) -> object:
         raise ConfigError("this tool has no function to call; a worker executes it")
 
     return {
         tool.name: Tool(
             tool.name,
             tool.description,
-            unavailable,
+            raise_error,
             Signature(dict(tool.schema) or plain, json.loads),
         )
         for tool in catalog.tools

@@ -79,10 +79,10 @@ class EncodedInstructions(NamedTuple):
     shared_BT: Tensor
     """Amount of text that each instruction shares with each tool."""
 
-    def rows(self, chosen: Sequence[int]) -> EncodedInstructions:
+    def rows(self, indices: Sequence[int]) -> EncodedInstructions:
         """Return the rows with the given indices."""
-        texts, items = [self.instructions[i] for i in chosen], [self.items[i] for i in chosen]
-        return EncodedInstructions(texts, items, self.shared_BT[chosen])
+        texts, items = [self.instructions[i] for i in indices], [self.items[i] for i in indices]
+        return EncodedInstructions(texts, items, self.shared_BT[indices])
 
 
 class BeamResult(NamedTuple):
@@ -232,21 +232,21 @@ def search(
         scores, place = flat.topk(width, dim=1)
         beam, tool = place // (end + 1), place % (end + 1)
         done = done.gather(1, beam) | (tool == end)
-        tensor = torch.cat([_kept(tensor, beam), torch.where(done, -1, tool)[:, :, None]], dim=2)
+        tensor = torch.cat([_select(tensor, beam), torch.where(done, -1, tool)[:, :, None]], dim=2)
         if bool(done.all()):
             break
         before = torch.where(done, end, tool)
-        total = _kept(total, beam) + text.so_far_TD[before] * ~done[:, :, None]
+        total = _select(total, beam) + text.so_far_TD[before] * ~done[:, :, None]
         mentioned = text.mentions(before)
-        covered = _kept(covered, beam) + mentioned[0]
-        used = _kept(used, beam).scatter(2, before[:, :, None], True)
+        covered = _select(covered, beam) + mentioned[0]
+        used = _select(used, beam).scatter(2, before[:, :, None], True)
         used[:, :, end] = False
     return tensor[:, :, : max(1, tensor.shape[2] - 1)] if done.all() else tensor, scores
 
 
-def _kept(given_BKX: Tensor, beam_BK: Tensor) -> Tensor:
+def _select(values_BKX: Tensor, beam_BK: Tensor) -> Tensor:
     """Select the rows of the surviving beams."""
-    return given_BKX.gather(1, beam_BK[:, :, None].expand(-1, -1, given_BKX.shape[2]))
+    return values_BKX.gather(1, beam_BK[:, :, None].expand(-1, -1, values_BKX.shape[2]))
 
 
 @dataclass
@@ -262,17 +262,17 @@ class _Outputs(Mapping[str, Any]):
     text: Encoded
 
     @cached_property
-    def _made(self) -> dict[str, Any]:
+    def _values(self) -> dict[str, Any]:
         return self.decode(self.text)
 
     def __getitem__(self, key: str) -> Any:
-        return self._made[key]
+        return self._values[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._made)
+        return iter(self._values)
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._values)
 
 
 class PlannerModel(nn.Module):
@@ -315,7 +315,7 @@ class PlannerModel(nn.Module):
         vocabulary = Vocabulary.of(workflows, catalog)
         texts = [features(w.instruction) for w in workflows]
         active = torch.zeros(BUCKETS, dtype=torch.bool)
-        for text in texts + described(catalog):
+        for text in texts + tool_features(catalog):
             active[torch.from_numpy(text.ids)] = True
         model = cls(vocabulary, inverse_frequency(texts), active, width)
         used = {tool for workflow in workflows for tool in workflow.tools}
@@ -326,7 +326,7 @@ class PlannerModel(nn.Module):
     def use_catalog(self, catalog: Catalog) -> None:
         """Set the catalog of tools. Tools that were not in the training set are represented by
         their texts only."""
-        texts, trained = described(catalog), self.vocabulary.catalog
+        texts, trained = tool_features(catalog), self.vocabulary.catalog
         self.catalog = catalog
         self._texts = TextBatch.of(texts)
         self._words = SparseRows.of(texts, self.idf * inverse_frequency(texts))
@@ -366,7 +366,7 @@ class PlannerModel(nn.Module):
         """Return the planner outputs for a batch. Raises `DataError` if the batch is empty."""
         if not isinstance(instructions, EncodedInstructions):
             instructions = self.prepare(instructions)
-        return _Outputs(self.greedy, self._read(instructions))
+        return _Outputs(self.decode_greedy, self._encode(instructions))
 
     def compute_supervised_loss(
         self,
@@ -422,7 +422,7 @@ class PlannerModel(nn.Module):
         """Set the workflows that the retrieval prior searches."""
         plans = PlanTargets.of(workflows, self.vocabulary).types_BN
         texts = [features(w.instruction) for w in workflows]
-        self.memory = PlanIndex(SparseRows.of(texts, self.idf), torch.where(plans >= 0, plans, -1))
+        self.memory = PlanIndex(SparseRows.of(texts, self.idf), plans.clamp(min=-1))
 
     def plan(self, instruction: str, min_confidence: float | None = None) -> Plan:
         """Plan an instruction. Raises `NoPlanError` if the confidence of the plan is too low."""
@@ -454,7 +454,7 @@ class PlannerModel(nn.Module):
             size = max(1, min(_BATCH, size))
             for begin in range(0, count, size):
                 batch = instructions.rows(range(begin, min(begin + size, count)))
-                text, prior = self._read(batch), None
+                text, prior = self._encode(batch), None
                 if settings.prior_weight > 0 and self.memory is not None:
                     new_T = self._known < 0
                     prior = self.memory.prior(
@@ -465,9 +465,9 @@ class PlannerModel(nn.Module):
             self.train(training)
 
     @torch.no_grad()
-    def decided(self, found: BeamResult, settings: SearchSettings) -> list[PlanPrediction]:
+    def decided(self, beams: BeamResult, settings: SearchSettings) -> list[PlanPrediction]:
         """Convert the result of a beam search to one plan per instruction."""
-        text, chosen = found.text, found.best(settings.consensus)
+        text, chosen = beams.text, beams.best(settings.consensus)
         lengths = (chosen >= 0).sum(1)
         chosen = chosen[:, : int(lengths.max())]
         placed = torch.where(chosen >= 0, chosen, len(self.catalog))
@@ -487,18 +487,18 @@ class PlannerModel(nn.Module):
             )
             planned.append(
                 PlanPrediction(
-                    Plan(found.given.instructions[row], nodes),
+                    Plan(beams.given.instructions[row], nodes),
                     None if workers is None else tuple(names[w] for w in workers[row, :size]),
                     is_valid_dag(there.int().tolist()),
                 )
             )
         if self.confidence is None:
             return planned
-        sure = self.confidence.of(plan_signals(self, found, chosen)).tolist()
+        sure = self.confidence.of(plan_signals(self, beams, chosen)).tolist()
         both, least = zip(planned, sure, strict=True), self.confidence.threshold
         return [replace(each, confidence=own, least=least) for each, own in both]
 
-    def greedy(self, text: Encoded) -> dict[str, Any]:
+    def decode_greedy(self, text: Encoded) -> dict[str, Any]:
         """Decode greedily and return the planner outputs as a dict, with gradients."""
         settings = replace(self.settings, beam=1, prior_weight=0.0, consensus=0.0)
         with torch.no_grad():
@@ -516,16 +516,16 @@ class PlannerModel(nn.Module):
 
     # -------------------------------------------------------------- parts
 
-    def _read(self, given: EncodedInstructions) -> Encoded:
+    def _encode(self, batch: EncodedInstructions) -> Encoded:
         return self.network.read(
-            TextBatch.of(given.items), self._texts, self._known, given.shared_BT
+            TextBatch.of(batch.items), self._texts, self._known, batch.shared_BT
         )
 
-    def _states(self, text: Encoded, placed: Tensor) -> tuple[Tensor, Tensor, Mentions]:
+    def _states(self, text: Encoded, tools: Tensor) -> tuple[Tensor, Tensor, Mentions]:
         """Return the decoder states and the attention for plans (padded with the end index), and
         the mentions of their tools in the text."""
-        before = F.pad(placed, (1, 0), value=len(self.catalog) + 1)[:, :-1]
-        mentioned = text.mentions(placed)
+        before = F.pad(tools, (1, 0), value=len(self.catalog) + 1)[:, :-1]
+        mentioned = text.mentions(tools)
         words_BNP, centre_BN = mentioned
         earlier = (  # mentions of the previous tool, the start value for the first
             F.pad(words_BNP, (0, 0, 1, 0))[:, :-1],
@@ -538,13 +538,13 @@ class PlannerModel(nn.Module):
         return (*values, mentioned)
 
     def _edges(
-        self, text: Encoded, state: Tensor, placed: Tensor, mentioned: Mentions, lengths: Tensor
+        self, text: Encoded, state: Tensor, tools: Tensor, mentions: Mentions, lengths: Tensor
     ) -> Tensor:
-        compatible = F.pad(self._compatible, (0, 1, 0, 1))[placed[:, :, None], placed[:, None, :]]
-        return self.network.edge_logits(text, state, placed, mentioned, compatible, lengths)
+        compatible = F.pad(self._compatible, (0, 1, 0, 1))[tools[:, :, None], tools[:, None, :]]
+        return self.network.edge_logits(text, state, tools, mentions, compatible, lengths)
 
 
-def described(catalog: Catalog) -> list[Features]:
+def tool_features(catalog: Catalog) -> list[Features]:
     """Return the text features of each tool: name, description, input and output types."""
     return [
         features(" ".join([tool.name, tool.description, *tool.inputs, *tool.outputs]))

@@ -132,18 +132,18 @@ class PlannerNetwork(nn.Module):
     # -------------------------------------------------------------- encoder
 
     def read(
-        self, packed: TextBatch, tools: TextBatch, known_T: Tensor, shared_BT: Tensor
+        self, texts: TextBatch, tools: TextBatch, known_T: Tensor, shared_BT: Tensor
     ) -> Encoded:
         """Encode instructions and tools for the decoder.
 
         `shared_BT` is the amount of text that each instruction shares with each tool.
         """
-        weights_F, tool_F = self._weights(packed.ids_F), self._weights(tools.ids_F)
-        ids = [packed.ids_F, tools.ids_F, packed.ids_F]
-        weights = [weights_F * packed.shares_F, tool_F * tools.shares_F, weights_F]
-        count = len(packed.ids_F)
-        starts = [packed.text_starts_B, tools.text_starts_B + count]
-        starts.append(packed.word_starts_W + count + len(tools.ids_F))
+        weights_F, tool_F = self._weights(texts.ids_F), self._weights(tools.ids_F)
+        ids = [texts.ids_F, tools.ids_F, texts.ids_F]
+        weights = [weights_F * texts.shares_F, tool_F * tools.shares_F, weights_F]
+        count = len(texts.ids_F)
+        starts = [texts.text_starts_B, tools.text_starts_B + count]
+        starts.append(texts.word_starts_W + count + len(tools.ids_F))
         # One call for all bags, because each call creates a gradient of the size of the table.
         rows, shares = self.row_of[torch.cat(ids)], torch.cat(weights)
         bags = F.embedding_bag(
@@ -151,7 +151,7 @@ class PlannerNetwork(nn.Module):
         )
         text_BD, text_TD, words_WD = bags.split([len(part) for part in starts])
         hidden_BD = text_BD + self.meaning(text_BD)
-        words_BPD = self.word_norm(words_WD)[packed.places_BP] * packed.real_BP[:, :, None]
+        words_BPD = self.word_norm(words_WD)[texts.places_BP] * texts.real_BP[:, :, None]
         words_BPD = window_average(words_BPD, self.around)
         shared_BT = shared_BT / (shared_BT.amax(1, keepdim=True) + SHARED_FLOOR)
         seen_T = (known_T >= 0).float()
@@ -168,7 +168,7 @@ class PlannerNetwork(nn.Module):
         # The largest tensors of a step: computed once, and gathered from later.
         spoken_TD = self.speak(out_TD[:-1]) / math.sqrt(words_BPD.shape[-1])
         match_BPT = (words_BPD @ spoken_TD.T).clamp(-STEEP, STEEP)
-        speaks_BPT = match_BPT.exp() * packed.real_BP[:, :, None]
+        speaks_BPT = match_BPT.exp() * texts.real_BP[:, :, None]
         return Encoded(
             out_TD,
             before_TD,
@@ -176,7 +176,7 @@ class PlannerNetwork(nn.Module):
             known_T,
             hidden_BD,
             words_BPD,
-            packed.real_BP,
+            texts.real_BP,
             shared_BT,
             speaks_BPT,
             speaks_BPT.sum(1),
@@ -196,7 +196,7 @@ class PlannerNetwork(nn.Module):
         text: Encoded,
         before_BN: Tensor,
         sum_BND: Tensor,
-        mentioned: Mentions,
+        mentions: Mentions,
         covered_BNP: Tensor,
         position_N: Tensor,
     ) -> tuple[Tensor, Tensor]:
@@ -210,7 +210,7 @@ class PlannerNetwork(nn.Module):
         state = text.hidden_BD[:, None] + text.before_TD[before_BN] + sum_BND + place_ND
         # There are fewer states than words, so keys and values are projected on their side.
         scores = self.query(state) @ text.words_BPD.transpose(1, 2) / math.sqrt(state.shape[-1])
-        gap_BNP = torch.arange(text.real_BP.shape[1])[None, None] - mentioned[1][:, :, None]
+        gap_BNP = torch.arange(text.real_BP.shape[1])[None, None] - mentions[1][:, :, None]
         gaps = (gap_BNP / 16, torch.tanh(gap_BNP / 4), torch.exp(-(gap_BNP**2) / 32))
         walked = torch.stack([*gaps, (gap_BNP < 0).float()], dim=-1)
         scores = scores + self.walk(walked).squeeze(-1) - self.cover * covered_BNP
@@ -246,8 +246,8 @@ class PlannerNetwork(nn.Module):
         self,
         text: Encoded,
         state_BND: Tensor,
-        placed_BN: Tensor,
-        mentioned: Mentions,
+        tools_BN: Tensor,
+        mentions: Mentions,
         compatible_BNN: Tensor,
         lengths_B: Tensor,
     ) -> Tensor:
@@ -255,9 +255,9 @@ class PlannerNetwork(nn.Module):
 
         The context of the words about a tool indicates its inputs.
         """
-        words_BNP, centre_BN = mentioned
+        words_BNP, centre_BN = mentions
         spoken_BND = words_BNP @ text.words_BPD
-        both = torch.cat([state_BND, text.out_TD[placed_BN], spoken_BND], dim=-1)
+        both = torch.cat([state_BND, text.out_TD[tools_BN], spoken_BND], dim=-1)
         both = F.dropout(both, DROPOUT, self.training)
         count = both.shape[1]
         source, target = self.edge_source(both), self.edge_target(both)
@@ -287,19 +287,19 @@ class PlannerNetwork(nn.Module):
         return scores + self.edge_features(known).squeeze(-1) + by_gap + self.edge_bias
 
 
-def window_average(words_BPD: Tensor, around_WD: Tensor) -> Tensor:
+def window_average(words_BPD: Tensor, weights_WD: Tensor) -> Tensor:
     """Add to each word the weighted sum of its neighbours. The weights are (2 * WINDOW, D): first
     those of the previous words (nearest first), then those of the next words (nearest last)."""
-    return cast("Tensor", _Surroundings.apply(words_BPD, around_WD))
+    return cast("Tensor", _WindowSum.apply(words_BPD, weights_WD))
 
 
-class _Surroundings(torch.autograd.Function):
+class _WindowSum(torch.autograd.Function):
     """Weighted sum of neighbours with in-place additions, to save memory."""
 
     @staticmethod
-    def forward(ctx: Any, words: Tensor, around: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.save_for_backward(words, around)
-        return _shifted_sum(words, around, 1)
+    def forward(ctx: Any, words: Tensor, weights: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(words, weights)
+        return _shifted_sum(words, weights, 1)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -312,14 +312,14 @@ class _Surroundings(torch.autograd.Function):
         return _shifted_sum(gradient, around, -1), weights
 
 
-def _shifted_sum(given: Tensor, around: Tensor, direction: int) -> Tensor:
-    total = given.clone()
-    for step in range(1, min(WINDOW, given.shape[1] - 1) + 1):
-        before, after = around[step - 1], around[-step]
+def _shifted_sum(values: Tensor, weights: Tensor, direction: int) -> Tensor:
+    total = values.clone()
+    for step in range(1, min(WINDOW, values.shape[1] - 1) + 1):
+        before, after = weights[step - 1], weights[-step]
         if direction < 0:
             before, after = after, before
-        total[:, step:].addcmul_(given[:, :-step], before)
-        total[:, :-step].addcmul_(given[:, step:], after)
+        total[:, step:].addcmul_(values[:, :-step], before)
+        total[:, :-step].addcmul_(values[:, step:], after)
     return total
 
 

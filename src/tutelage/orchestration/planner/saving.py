@@ -74,12 +74,12 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
         raise RunError(f"cannot write {str(path)!r}: {str(error).partition(chr(10))[0]}") from error
 
 
-def read(path: str | Path, refused: type[TutelageError] = ModelError) -> dict[str, Any]:
+def read(path: str | Path, error_type: type[TutelageError] = ModelError) -> dict[str, Any]:
     """Read a checkpoint file. Raises `error_type` if the file cannot be read."""
     try:
         return dict(torch.load(path, weights_only=True, map_location="cpu"))
     except Exception as error:  # torch raises various types for invalid files
-        raise refused(
+        raise error_type(
             f"cannot read the checkpoint {str(path)!r}: {str(error).partition(chr(10))[0]}; use "
             "a checkpoint of: tutelage train planner"
         ) from error
@@ -100,7 +100,7 @@ def load_planner(path: str | Path) -> PlannerModel:
             f"{str(place)!r} has planner format {values.get('format')!r}, but this version needs "
             f"format {FORMAT}; train a new planner with: tutelage train planner"
         )
-    return _planner_of(values)
+    return _build_planner(values)
 
 
 def shipped_planner(catalog: Catalog | None = None) -> PlannerModel:
@@ -129,23 +129,23 @@ def load_shipped(path: Path) -> PlannerModel:
     rows, values = torch.arange(len(plans)).repeat_interleave(starts.diff()), tensors["idf"][ids]
     norms = torch.zeros(len(plans)).index_add(0, rows, values**2).sqrt().clamp(min=1e-9)
     memory = {"texts": (starts, ids, values / norms[rows]), "plans": plans}
-    return _planner_of(found | {"model_state_dict": tensors, "memory": memory})
+    return _build_planner(found | {"model_state_dict": tensors, "memory": memory})
 
 
-def _planner_of(found: Mapping[str, Any]) -> PlannerModel:
-    state, known = found["model_state_dict"], found["vocabulary"]
+def _build_planner(values: Mapping[str, Any]) -> PlannerModel:
+    state, known = values["model_state_dict"], values["vocabulary"]
     model = PlannerModel(
         Vocabulary(Catalog(tools_of(known["task_types"])), tuple(known["workers"])),
         state["idf"],
         state["network.row_of"] < len(state["network.table"]) - 1,
-        found["width"],
+        values["width"],
     )
     model.load_state_dict(state)
     model.use_catalog(model.vocabulary.catalog)
-    model.settings = SearchSettings(**found["search"])
-    if found["confidence"] is not None:
-        model.confidence = Confidence(**found["confidence"])
-    if found["memory"] is not None:
-        texts, plans = found["memory"]["texts"], found["memory"]["plans"]
+    model.settings = SearchSettings(**values["search"])
+    if values["confidence"] is not None:
+        model.confidence = Confidence(**values["confidence"])
+    if values["memory"] is not None:
+        texts, plans = values["memory"]["texts"], values["memory"]["plans"]
         model.memory = PlanIndex(SparseRows(*texts), plans)
     return model.eval()

@@ -2,7 +2,7 @@
 
 `WorkflowDataset` takes five parallel lists. An item is one row of padded tensors, so any
 `DataLoader` can batch it. Types and workers are names or numbers; a `Vocabulary` maps them to
-indices. `PlanTargets.of` creates the same tensors for the training loop.
+indices. `PlanTargets.build` creates the same tensors for the training loop.
 
 The loss is the cross-entropy of a plan plus the distance of its soft graph from a DAG. The DAG
 term uses the edge probabilities P of all ordered pairs, including the diagonal, without a
@@ -79,15 +79,15 @@ class PlanTargets(NamedTuple):
         """Create the targets of workflows. Raises `DataError` if a tool or worker is unknown."""
         tools = [[vocabulary.catalog.index(tool) for tool in w.tools] for w in workflows]
         names = vocabulary.workers
-        workers = [_places("model_selections", w.workers or (), names) for w in workflows]
-        targets = cls._without_edges(tools, workers, len(vocabulary.catalog))
+        workers = [_to_indices("model_selections", w.workers or (), names) for w in workflows]
+        targets = cls._pad(tools, workers, len(vocabulary.catalog))
         for row, workflow in enumerate(workflows):
             for before, after in workflow.plan.edges:
                 targets.adjacency_BNN[row, before, after] = 1.0
         return targets
 
     @classmethod
-    def _without_edges(
+    def _pad(
         cls, tools: Sequence[Sequence[int]], workers: Sequence[Sequence[int]], end: int
     ) -> PlanTargets:
         lengths = torch.tensor([len(row) for row in tools])
@@ -101,7 +101,7 @@ class PlanTargets(NamedTuple):
 
     @classmethod
     def read(
-        cls, targets: PlanTargets | Mapping[str, Any], vocabulary: Vocabulary, plans: int
+        cls, targets: PlanTargets | Mapping[str, Any], vocabulary: Vocabulary, count: int
     ) -> PlanTargets:
         """Convert the targets of `count` plans to `PlanTargets`: a batch of a `WorkflowDataset`, or
         a mapping with `task_types`, `model_selections` and `adjacency`. The values are ragged
@@ -117,13 +117,13 @@ class PlanTargets(NamedTuple):
         if targets.get("task_types") is None:
             raise DataError("the targets have no 'task_types', the tools of the subtasks")
         names, end = vocabulary.catalog.names, len(vocabulary.catalog)
-        tools = [_places("task_types", row, names, end) for row in targets["task_types"]]
-        if len(tools) != plans:
-            given = f"{counted(len(tools), 'plan')} for {counted(plans, 'instruction')}"
+        tools = [_to_indices("task_types", row, names, end) for row in targets["task_types"]]
+        if len(tools) != count:
+            given = f"{counted(len(tools), 'plan')} for {counted(count, 'instruction')}"
             raise DataError(f"wrong number of targets: got {given}")
-        workers: list[list[int]] = [[]] * plans
+        workers: list[list[int]] = [[]] * count
         if (chosen := targets.get("model_selections")) is not None:
-            workers = [_places("model_selections", row, vocabulary.workers) for row in chosen]
+            workers = [_to_indices("model_selections", row, vocabulary.workers) for row in chosen]
         lengths = [len(row) for row in tools]
         found = [len(row) or length for row, length in zip(workers, lengths, strict=False)]
         if found != lengths:  # the end index of a dataset with other tools is read as a tool
@@ -131,7 +131,7 @@ class PlanTargets(NamedTuple):
                 f"different subtasks in 'task_types' ({lengths}) and 'model_selections' ({found}); "
                 f"create the planner from the data: {_MADE}"
             )
-        made = cls._without_edges(tools, workers, end)
+        made = cls._pad(tools, workers, end)
         if targets.get("adjacency") is None:
             return made._replace(adjacency_BNN=torch.full_like(made.adjacency_BNN, IGNORED))
         given: Any = targets["adjacency"]
@@ -143,19 +143,19 @@ class PlanTargets(NamedTuple):
                 made.adjacency_BNN[row, list(parents), child] = 1.0
         return made
 
-    def rows(self, chosen: Sequence[int]) -> PlanTargets:
+    def rows(self, indices: Sequence[int]) -> PlanTargets:
         """Return the targets of the plans with these indices, without unnecessary padding."""
-        lengths = self.lengths_B[chosen]
+        lengths = self.lengths_B[indices]
         n = int(lengths.max()) + 1
         return PlanTargets(
-            self.types_BN[chosen, :n],
-            self.workers_BN[chosen, :n],
-            self.adjacency_BNN[chosen][:, :n, :n],
+            self.types_BN[indices, :n],
+            self.workers_BN[indices, :n],
+            self.adjacency_BNN[indices][:, :n, :n],
             lengths,
         )
 
 
-def _places(key: str, row: Any, names: Sequence[str], end: int | None = None) -> list[int]:
+def _to_indices(key: str, row: Any, names: Sequence[str], end: int | None = None) -> list[int]:
     """Convert a list of names or numbers, or a padded array, to indices without padding and end.
     Raises `DataError` if a value is unknown."""
     values: list[Any] = row.tolist() if hasattr(row, "tolist") else row

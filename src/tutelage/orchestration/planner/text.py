@@ -45,19 +45,19 @@ class Features:
 
 
 @lru_cache(maxsize=1 << 16)
-def _bucket(feature: str) -> int:
+def _hash(feature: str) -> int:
     return zlib.crc32(feature.encode("utf-8", "surrogatepass")) % BUCKETS
 
 
 @lru_cache(maxsize=1 << 16)
-def _of_word(word: str) -> tuple[int, ...]:
+def _hash_word(word: str) -> tuple[int, ...]:
     """Return the bucket ids of a word, its stem and its character n-grams."""
-    numbers = [_bucket(word)]
+    numbers = [_hash(word)]
     if len(word) > _STEM:
-        numbers.append(_bucket("^" + word[:_STEM]))
+        numbers.append(_hash("^" + word[:_STEM]))
     framed = f"<{word}>"
     if len(word) > 2:
-        numbers += [_bucket("#" + framed[i : i + _GRAM]) for i in range(len(framed) - _GRAM + 1)]
+        numbers += [_hash("#" + framed[i : i + _GRAM]) for i in range(len(framed) - _GRAM + 1)]
     return tuple(numbers)
 
 
@@ -74,9 +74,9 @@ def features(text: str) -> Features:
     starts: list[int] = []
     for index, word in enumerate(words):
         starts.append(len(ids))
-        ids.extend(_of_word(word))
+        ids.extend(_hash_word(word))
         if index + 1 < len(words):
-            ids.append(_bucket(word + " " + words[index + 1]))
+            ids.append(_hash(word + " " + words[index + 1]))
     array = np.asarray(ids, dtype=np.int64)
     _, inverse, counts = np.unique(array, return_inverse=True, return_counts=True)
     shares = (1.0 / counts[inverse]).astype(np.float32)
@@ -131,7 +131,7 @@ class SparseRows(NamedTuple):
     @classmethod
     def of(cls, texts: Sequence[Features], weights: Tensor) -> SparseRows:
         """Convert texts to unit vectors of their features, weighted by `weights` (BUCKETS,)."""
-        pairs = [_unit(text, weights.numpy()) for text in texts]
+        pairs = [_unit_vector(text, weights.numpy()) for text in texts]
         sizes = np.cumsum([len(ids) for ids, _ in pairs])
         parts = ([[0], sizes], *zip(*pairs, strict=True))
         return cls(*(torch.from_numpy(np.concatenate(part)) for part in parts))
@@ -148,13 +148,13 @@ class SparseRows(NamedTuple):
             some = texts[begin : begin + _ROWS]
             dense = torch.zeros(BUCKETS, len(some))
             for column, text in enumerate(some):
-                ids, values = _unit(text, weights.numpy())
+                ids, values = _unit_vector(text, weights.numpy())
                 dense[torch.from_numpy(ids), column] = torch.from_numpy(values)
             parts.append((matrix @ dense).T)
         return torch.cat(parts)
 
 
-def _unit(text: Features, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _unit_vector(text: Features, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     found = np.unique(text.ids)
     values = weights[found]
     return found, (values / max(1e-9, float(np.sqrt((values**2).sum())))).astype(np.float32)

@@ -175,7 +175,7 @@ def train_phase2(
         run.end_update({"phase": "rl", "step": 0, "tick": 0}, validate=True)
     while len(run.result.history) <= settings.updates:
         run.update()
-    return run.ship(evaluate=evaluate)
+    return run.finish(evaluate=evaluate)
 
 
 class _Phase2Training:
@@ -184,20 +184,20 @@ class _Phase2Training:
     def __init__(
         self,
         folder: Path,
-        world: Phase2Data,
+        data: Phase2Data,
         settings: Phase2Settings,
         seeds: SeedTree,
         phase1: Mapping[str, Any] | None,
         log: Log | None,
     ) -> None:
-        self.folder, self.world, self.settings, self.seeds = folder, world, settings, seeds
+        self.folder, self.world, self.settings, self.seeds = folder, data, settings, seeds
         self.phase1, self.log = phase1, log
         self.model = ModelSelector(seeds.child("model").value(31))
-        self.result = Phase2Result(folder / BEST, world, self.model)
+        self.result = Phase2Result(folder / BEST, data, self.model)
         groups = self.model.parameter_groups(settings.learning_rate)
         self.rates = [group["lr"] for group in groups]
         self.optimizer = torch.optim.Adam(groups)
-        self.val_flows = WorkflowBatch.draw(world.val, settings.val_workflows, seeds.child("val"))
+        self.val_flows = WorkflowBatch.draw(data.val, settings.val_workflows, seeds.child("val"))
 
     def update(self) -> None:
         """Run one update. Every `validate_every` updates, validate and write a checkpoint."""
@@ -226,36 +226,36 @@ class _Phase2Training:
         due = done == settings.updates or done % settings.validate_every == 0
         self.end_update(line, validate=due)
 
-    def end_update(self, line: Line, *, validate: bool) -> None:
+    def end_update(self, metrics: Line, *, validate: bool) -> None:
         """Record and log metrics. If `validate` is True, also validate and write checkpoints."""
         result, world = self.result, self.world
         if validate:
             choose = policy_chooser(self.model, world.terms)
             outcome = run_chooser(world.val, self.val_flows, world.terms, choose)
             reward = float(outcome.reward_B.mean())
-            line["val_reward"], line["val_loss"] = reward, -reward
-            line["val_success"] = float(outcome.success_B.mean())
-            line["val_workflows"] = len(self.val_flows)
-        better = validate and line["val_reward"] > result.val_reward
+            metrics["val_reward"], metrics["val_loss"] = reward, -reward
+            metrics["val_success"] = float(outcome.success_B.mean())
+            metrics["val_workflows"] = len(self.val_flows)
+        better = validate and metrics["val_reward"] > result.val_reward
         if better:
-            result.val_reward, result.best_update = line["val_reward"], line["step"]
+            result.val_reward, result.best_update = metrics["val_reward"], metrics["step"]
         state = {
-            "epoch": line["step"],
+            "epoch": metrics["step"],
             "model_state_dict": self.model.state_dict(),
             "optimizer_state_dict": self.optimizer.state_dict(),
             "val_loss": -result.val_reward,
         }
         if better:
-            saving.write(self.folder / BEST, state | self._router(world.train.predictor))
-        result.history.append(line)
+            saving.write(self.folder / BEST, state | self._router_state(world.train.predictor))
+        result.history.append(metrics)
         if self.log is not None:
-            self.log(line)
+            self.log(metrics)
         if validate:  # after a crash, training resumes from the last validation
             progress = {name: getattr(result, name) for name in _PROGRESS}
             state["progress"] = json.dumps(progress)
             saving.write(self.folder / LAST, state)
 
-    def _router(self, predictor: OutcomePredictor) -> dict[str, Any]:
+    def _router_state(self, predictor: OutcomePredictor) -> dict[str, Any]:
         """Return the router state for a checkpoint, without the model weights."""
         terms = self.world.terms
         return {
@@ -276,14 +276,14 @@ class _Phase2Training:
         for name, value in json.loads(state["progress"]).items():
             setattr(self.result, name, value)
 
-    def ship(self, *, evaluate: bool) -> Phase2Result:
+    def finish(self, *, evaluate: bool) -> Phase2Result:
         """Write the final checkpoint (best weights, predictor fitted on all rows) and the file of
         workers. If `evaluate` is True, compare all routers on the test workflows."""
         world, settings, seeds = self.world, self.settings, self.seeds
         shipped, _ = OutcomePredictor.fit(world.known, seeds)
         state = read_checkpoint(self.folder / BEST)
         self.model.load_state_dict(state["model_state_dict"])
-        saving.write(self.folder / BEST, state | self._router(shipped))
+        saving.write(self.folder / BEST, state | self._router_state(shipped))
         rows = [worker_to(worker) for worker in with_skills(world.known)]
         text = json.dumps({"workers": rows}, indent=1, ensure_ascii=False) + "\n"
         (self.folder / WORKERS).write_text(text, encoding="utf-8")
@@ -342,18 +342,18 @@ class RouterEvaluation:
             }
             row = {key: float(values.mean()) for key, values in means.items()}
             row |= {"workflows": len(outcome.flows), "reward_low": low, "reward_high": high}
-            rows.append({"name": name, **_without_nan(row)})
-        differences = {name: _without_nan(asdict(gap)) for name, gap in self.differences.items()}
+            rows.append({"name": name, **_replace_nan(row)})
+        differences = {name: _replace_nan(asdict(gap)) for name, gap in self.differences.items()}
         return {"router": self.router, "rows": rows, "differences": differences}
 
 
-def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
+def _replace_nan(row: dict[str, Any]) -> dict[str, Any]:
     return {key: None if value != value else value for key, value in row.items()}
 
 
 def evaluate_routers(
     query_table: QueryTable,
-    flows: WorkflowBatch,
+    workflows: WorkflowBatch,
     terms: RewardTerms,
     train: OutcomeTable,
     policy: Chooser | None,
@@ -363,21 +363,22 @@ def evaluate_routers(
     choosers = baselines(train, terms)
     choosers |= {} if policy is None else {POLICY: policy}
     outcomes = {
-        name: run_chooser(query_table, flows, terms, choose) for name, choose in choosers.items()
+        name: run_chooser(query_table, workflows, terms, choose)
+        for name, choose in choosers.items()
     }
     router = LOOKAHEAD if policy is None else POLICY
     mine_B = outcomes[router].reward_B
     differences = {
-        name: paired_difference(outcome.reward_B, mine_B, flows.group_B)
+        name: paired_difference(outcome.reward_B, mine_B, workflows.group_B)
         for name, outcome in outcomes.items()
         if name != router
     }
     return RouterEvaluation(router, outcomes, differences)
 
 
-def paired_difference(theirs_B: Floats, mine_B: Floats, group_B: Ints) -> Difference:
+def paired_difference(baseline_B: Floats, policy_B: Floats, group_B: Ints) -> Difference:
     """Return the mean of `policy_B - baseline_B`, with a 95 % interval clustered by group."""
-    gap_B = mine_B - theirs_B
+    gap_B = policy_B - baseline_B
     signs = (int((gap_B > 0).sum()), int((gap_B < 0).sum()), int((gap_B == 0).sum()))
     return Difference(float(gap_B.mean()), *_interval(gap_B, group_B), *signs)
 

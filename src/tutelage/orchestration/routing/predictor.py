@@ -60,9 +60,9 @@ class NeighbourWeights:
     rows_BK: NDArray[np.int64]
     weights_BK: Floats
 
-    def take(self, places: NDArray[np.int64]) -> NeighbourWeights:
+    def take(self, rows: NDArray[np.int64]) -> NeighbourWeights:
         """Return the neighbour weights of a subset of the queries."""
-        return NeighbourWeights(self.rows_BK[places], self.weights_BK[places])
+        return NeighbourWeights(self.rows_BK[rows], self.weights_BK[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class OutcomePredictor:
         found: list[tuple[float, OutcomePredictor, NeighbourWeights]] = []
         for temperature, share in itertools.product(TEMPERATURES, SHARES):
             candidate = replace(predictor, temperature=temperature, share=share)
-            support = candidate._weighted(near, table.types, own)
+            support = candidate._weight(near, table.types, own)
             chance, right = candidate.chances(support)[known_QW], right_QW[known_QW]
             clipped = np.clip(chance, CLIP, 1 - CLIP)
             loss = float(-(right * np.log(clipped) + (1 - right) * np.log(1 - clipped)).mean())
@@ -141,17 +141,17 @@ class OutcomePredictor:
 
     def support(self, texts: Sequence[str], types: Sequence[str]) -> NeighbourWeights:
         """Return the weighted nearest neighbours of new queries."""
-        return self._weighted(self.index.nearest([hashed(t) for t in texts], NEAREST), types)
+        return self._weight(self.index.nearest([hashed(t) for t in texts], NEAREST), types)
 
-    def _weighted(
+    def _weight(
         self,
-        near: tuple[NDArray[np.int64], Floats],
+        nearest: tuple[NDArray[np.int64], Floats],
         types: Sequence[str],
-        own: NDArray[np.int64] | None = None,
+        skip: NDArray[np.int64] | None = None,
     ) -> NeighbourWeights:
         """Weight the neighbours. `nearest` has indices and cosines of the nearest training queries;
-        `exclude` has the index of each query if the queries are training queries."""
-        near_BK, cosines_BK = near
+        `skip` has the index of each query if the queries are training queries."""
+        near_BK, cosines_BK = nearest
         mine = np.exp(self.temperature * (cosines_BK - cosines_BK.max(axis=1, keepdims=True)))
         mine *= (1 - self.share) / mine.sum(axis=1, keepdims=True)
         # A fixed sample of known queries of the type; of all types if the type is unknown.
@@ -163,8 +163,8 @@ class OutcomePredictor:
             pools[kind] = np.resize(order, OF_TYPE)
         wide_BK = np.array([pools[kind] for kind in types]).reshape(len(types), -1)
         even = np.ones(wide_BK.shape)
-        if own is not None:
-            even[wide_BK == own[:, None]] = 0.0
+        if skip is not None:
+            even[wide_BK == skip[:, None]] = 0.0
         even *= self.share / np.maximum(1, even.sum(axis=1, keepdims=True))
         weights = np.concatenate([mine, even], axis=1)
         rows = np.concatenate([near_BK, wide_BK], axis=1)
@@ -184,9 +184,9 @@ class OutcomePredictor:
             likely_BK = np.exp(np.einsum("bkw,bw->bk", log_fail, failed_BW.astype(np.float64)))
             weights_BK = weights_BK * likely_BK
             weights_BK = weights_BK / weights_BK.sum(axis=1, keepdims=True)
-        return self._calibrated(np.einsum("bk,bkw->bw", weights_BK, right_BKW))
+        return self._calibrate(np.einsum("bk,bkw->bw", weights_BK, right_BKW))
 
-    def _calibrated(self, raw: Floats) -> Floats:
+    def _calibrate(self, raw: Floats) -> Floats:
         return 1.0 / (1.0 + np.exp(-np.clip(self.slope * _logit(raw) + self.offset, -30, 30)))
 
     def hope(self, support: NeighbourWeights, chances_BW: Floats, tries: int) -> Floats:
@@ -200,7 +200,7 @@ class OutcomePredictor:
         usable_BT = np.take_along_axis(chances_BW, best_BT, axis=1) >= 0
         right_BKT = self.right_QW[support.rows_BK[:, :, None], best_BT[:, None, :]]
         any_BK = 1 - np.prod(1 - right_BKT * usable_BT[:, None, :], axis=2)
-        return self._calibrated(np.einsum("bk,bk->b", support.weights_BK, any_BK))
+        return self._calibrate(np.einsum("bk,bk->b", support.weights_BK, any_BK))
 
     def expected(self, support: NeighbourWeights, tokens_in_B: Floats) -> tuple[Floats, Floats]:
         """Return the expected cost in USD and latency in seconds of each worker, both [B, W]."""

@@ -73,7 +73,7 @@ class _RunningWorkflow(WorkflowState):
         self.lost = False
         """True if a node was given up: the workflow cannot succeed, so all other nodes stop."""
 
-    def decide(self, state: RouteState, node: int) -> DecisionBatch:
+    def observe(self, state: RouteState, node: int) -> DecisionBatch:
         """Update the run from the router state; return the observation as a batch of size 1."""
         self.reserved.pop(node, None)
         self.status_BN[0, node] = READY
@@ -103,14 +103,14 @@ class _RunningWorkflow(WorkflowState):
             deadline_D=np.array([float(deadline)]),
         )
 
-    def take(self, state: RouteState, node: int, at: DecisionBatch, action: int) -> None:
+    def record(self, state: RouteState, node: int, obs: DecisionBatch, action: int) -> None:
         """Record the selected action."""
         if action < len(state.workers):
             row, worker = np.array([0]), np.array([action])
-            self.ask(row, np.array([node]), worker, at.chance_DW, at.now_D)
+            self.ask(row, np.array([node]), worker, obs.chance_DW, obs.now_D)
             self.reserved[node] = state.estimates[action].bound
         elif action == state.accept:
-            self.chance_BN[0, node] = at.last_D[0]
+            self.chance_BN[0, node] = obs.last_D[0]
         else:
             self.lost = True
 
@@ -155,7 +155,7 @@ class LearnedRouter:
                 del self._runs[next(iter(self._runs))]
         run = self._runs[key]
         node = run.order.index(state.work.node)
-        at = run.decide(state, node)
+        at = run.observe(state, node)
         if run.lost:
             return Choice(state.stop)
         features, log_prob = None, 0.0
@@ -170,7 +170,7 @@ class LearnedRouter:
             else:
                 action = int(logp_DA[0].argmax())
             log_prob = float(logp_DA[0, action])
-        run.take(state, node, at, action)
+        run.record(state, node, at, action)
         return Choice(action, log_prob, features=features)
 
 

@@ -76,11 +76,11 @@ class Phase2Settings(PPOSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _choose_algorithm(cls, given: Any) -> Any:
+    def _choose_algorithm(cls, values: Any) -> Any:
         """Set the algorithm to PPO if a PPO key is set."""
-        if not isinstance(given, dict):
-            return given
-        keys = cast("dict[str, Any]", given)
+        if not isinstance(values, dict):
+            return values
+        keys = cast("dict[str, Any]", values)
         trained = sorted(keys.keys() & PPOSettings.model_fields)
         if trained and keys.get("algorithm") == "lookahead":
             raise ValueError(
