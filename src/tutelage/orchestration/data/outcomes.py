@@ -273,7 +273,7 @@ def _prices(workers: Sequence[Worker]) -> Floats:
 def simulate_outcomes(
     count: int, seeds: SeedTree, workers: Sequence[Worker] | None = None
 ) -> OutcomeTable:
-    """Simulate the outcomes of workers (default: preset `classic`) on `queries` generated requests
+    """Simulate the outcomes of workers (default: preset `classic`) on `count` generated requests
     of one built-in tool each. Answers come from a `SimulatedPool`, as in an execution with
     simulated workers, so a router trained on the table fits such executions.
     """

@@ -160,7 +160,7 @@ _REMEDIES = {
 
 
 def remedy_of(error: ErrorDetails) -> str:
-    """Return the text on how to fix a validation error."""
+    """Return a message on how to fix a validation error."""
     context = error.get("ctx", {})
     if error["type"] == "value_error":
         return str(context["error"])

@@ -251,7 +251,7 @@ def worded(
 def split(
     workflows: Sequence[Workflow], share: float, seeds: SeedTree
 ) -> tuple[list[Workflow], list[Workflow]]:
-    """Split workflows randomly. Return the training workflows and the held-out `share`."""
+    """Split workflows at random into a training set and a held-out set (`share` of all)."""
     count = min(len(workflows) - 1, max(1, round(share * len(workflows)))) if share > 0 else 0
     out = set(seeds.python().sample(range(len(workflows)), count))
     kept = [w for i, w in enumerate(workflows) if i not in out]

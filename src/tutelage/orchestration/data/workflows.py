@@ -146,10 +146,7 @@ class _PlanRecord(FileRecord):
         listings = {"model_selections": self.model_selections, "dependencies": self.parents}
         for name, listed in listings.items():
             if listed is not None and len(listed) != count:
-                subtasks = counted(count, "subtask")
-                raise ValueError(
-                    f"{name!r} has length {len(listed)} for {subtasks}; they must match"
-                )
+                raise ValueError(f"{name!r} must have length {count}, got {len(listed)}")
         return self
 
 
@@ -226,14 +223,14 @@ def workflow_of(row: Mapping[str, Any], catalog: Catalog | None = None) -> Workf
                 message = f"'model_selections' {workers} has no match in {made.workers}"
                 raise DataError(message) from error
     if not plan.task_types:
-        raise DataError("the workflow has no subtasks; it needs at least one")
+        raise DataError("the workflow has no subtasks; add at least one")
     tools: list[str] = []
     for index, named in enumerate(plan.task_types):
         tool = str(named) if isinstance(named, str) else f"type {named}"
         if isinstance(named, int) and catalog is not None:
             if named >= len(catalog):
                 has = f"the catalog has {counted(len(catalog), 'tool')}, numbered from 0"
-                raise DataError(f"task_types[{index}] is {named}; {has}")
+                raise DataError(f"task_types[{index}] is {named}, but {has}")
             tool = catalog.names[named]
         tools.append(tool)
     workflow = sorted_workflow(

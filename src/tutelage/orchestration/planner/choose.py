@@ -56,7 +56,7 @@ def choose_plan(
     tools: Mapping[str, Tool],
     llm: LLMPlanner | None,
 ) -> ChosenPlan:
-    """Plan an instruction with the executable `tools`, or with the tools of `catalog` (default: the
+    """Generate a plan with the executable `tools`, or with the tools of `catalog` (default: the
     built-in catalog) if `tools` is empty. `llm` is the result of `llm_planner`.
 
     Raises `ConfigError` if the requested planner is not available, `DataError` if no planner has a

@@ -92,13 +92,13 @@ class LLMPlanner:
     """True if the reply is constrained by a schema. Set to False if the server rejects schemas."""
 
     def plan(self, instruction: str, budget: Budget | None = None) -> Plan:
-        """Plan an instruction; the requests are paid from the budget. Raises `NoPlanError` if the
-        model declines or writes no valid plan, `EngineError` if the first request fails, and
+        """Generate a plan; its requests are paid from the budget. Raises `NoPlanError` if the model
+        declines or writes no valid plan, `EngineError` if the first request fails, and
         `ConfigError` if the budget is too small."""
         return asyncio.run(self.aplan(instruction, budget))
 
     async def aplan(self, instruction: str, budget: Budget | None = None) -> Plan:
-        """Plan an instruction asynchronously. See `plan`."""
+        """Generate a plan asynchronously. See `plan`."""
         request = _REQUEST.format(instruction)
         plan = await self._extend(
             Plan(instruction, ()), request, budget or Budget(), lambda _, call: None

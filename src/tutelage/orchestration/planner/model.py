@@ -425,7 +425,7 @@ class PlannerModel(nn.Module):
         self.memory = PlanIndex(SparseRows.of(texts, self.idf), plans.clamp(min=-1))
 
     def plan(self, instruction: str, min_confidence: float | None = None) -> Plan:
-        """Plan an instruction. Raises `NoPlanError` if the confidence of the plan is too low."""
+        """Generate a plan. Raises `NoPlanError` if its confidence is too low."""
         return self.plan_all([instruction])[0].sure(min_confidence)
 
     @torch.no_grad()
@@ -434,7 +434,7 @@ class PlannerModel(nn.Module):
         instructions: Sequence[str] | EncodedInstructions,
         settings: SearchSettings | None = None,
     ) -> list[PlanPrediction]:
-        """Plan a batch of instructions. Raises `DataError` if an instruction is empty."""
+        """Generate a plan per instruction. Raises `DataError` if an instruction is empty."""
         chosen = settings or self.settings
         beams = self.searched(instructions, chosen)
         return [plan for found in beams for plan in self.decided(found, chosen)]

@@ -103,9 +103,9 @@ class PlanTargets(NamedTuple):
     def read(
         cls, targets: PlanTargets | Mapping[str, Any], vocabulary: Vocabulary, count: int
     ) -> PlanTargets:
-        """Convert the targets of `count` plans to `PlanTargets`: a batch of a `WorkflowDataset`, or
-        a mapping with `task_types`, `model_selections` and `adjacency`. The values are ragged
-        lists of names or numbers, or arrays padded with negative numbers.
+        """Create the targets of `count` plans from a batch of a `WorkflowDataset` or a mapping
+        with `task_types`, `model_selections` and `adjacency`. The values are ragged lists of names
+        or numbers, or arrays padded with negative numbers.
 
         Without adjacency the edges are unknown: only the DAG loss applies to them, not the edge
         loss. Raises `DataError` if the targets do not match the vocabulary.
@@ -115,7 +115,7 @@ class PlanTargets(NamedTuple):
         remedy = "an object with task_types, model_selections, adjacency"
         check_given("the targets", targets, Mapping, remedy, DataError)
         if targets.get("task_types") is None:
-            raise DataError("the targets have no 'task_types', the tools of the subtasks")
+            raise DataError("the targets need 'task_types', the tools of the subtasks")
         names, end = vocabulary.catalog.names, len(vocabulary.catalog)
         tools = [_to_indices("task_types", row, names, end) for row in targets["task_types"]]
         if len(tools) != count:

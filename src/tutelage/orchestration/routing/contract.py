@@ -50,12 +50,12 @@ class RouteState:
 
     @property
     def accept(self) -> int:
-        """Action that keeps the last answer."""
+        """Index of the action that keeps the last answer."""
         return len(self.workers)
 
     @property
     def stop(self) -> int:
-        """Action that abandons the node."""
+        """Index of the action that abandons the node."""
         return len(self.workers) + 1
 
     @property
@@ -96,13 +96,13 @@ class Router(Protocol):
 
 
 class RankedRouter:
-    """Router that selects the worker with the lowest finite key, or stops without one."""
+    """Router that selects the worker with the lowest key, or stops if no key is finite."""
 
     def __init__(self, name: str, key: Callable[[RouteState, int], float]) -> None:
         self.name, self._key = name, key
 
     def choose(self, state: RouteState) -> Choice:
-        """Return the worker with the lowest finite key, or stop if all keys are infinite."""
+        """Select the worker with the lowest key, or stop if no key is finite."""
         keys = [(self._key(state, i), i) for i in state.candidates]
         known = [pair for pair in keys if pair[0] < math.inf]
         return Choice(min(known)[1] if known else state.stop)

@@ -149,7 +149,7 @@ class OutcomePredictor:
         types: Sequence[str],
         skip: NDArray[np.int64] | None = None,
     ) -> NeighbourWeights:
-        """Weight the neighbours. `nearest` has indices and cosines of the nearest training queries;
+        """Compute neighbour weights. `nearest` has indices and cosines of the nearest queries;
         `skip` has the index of each query if the queries are training queries."""
         near_BK, cosines_BK = nearest
         mine = np.exp(self.temperature * (cosines_BK - cosines_BK.max(axis=1, keepdims=True)))
