@@ -142,8 +142,8 @@ class PlannerTraining(RunKind):
 
     def phases(self) -> Sequence[Phase]:
         """Return the requested phases. Each phase resumes from its files."""
-        asked: list[Phase] = [(PHASE1, self._phase1)] if self.sets is not None else []
-        return asked if self.request.phase == "1" else [*asked, (PHASE2, self._phase2)]
+        asked: list[Phase] = [(PHASE1, self._run_phase1)] if self.sets is not None else []
+        return asked if self.request.phase == "1" else [*asked, (PHASE2, self._run_phase2)]
 
     def result(self, status: str) -> JSON | None:
         """Return the results of the phases, or None if the run was stopped."""
@@ -156,7 +156,7 @@ class PlannerTraining(RunKind):
     # ------------------------------------------------------------ phase 1
 
     @single_thread()
-    def _phase1(self, run: Run) -> None:
+    def _run_phase1(self, run: Run) -> None:
         folder, progress, sets = run.folder, run.progress, self.sets
         assert sets is not None
         done = folder.path / "phase1.json"
@@ -211,7 +211,7 @@ class PlannerTraining(RunKind):
     # ------------------------------------------------------------ phase 2
 
     @single_thread()
-    def _phase2(self, run: Run) -> None:
+    def _run_phase2(self, run: Run) -> None:
         folder, progress, request = run.folder, run.progress, self.request
         place = folder.path / PHASE2
         own = folder.checkpoints / saving.PHASE1

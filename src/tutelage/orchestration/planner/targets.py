@@ -115,7 +115,7 @@ class PlanTargets(NamedTuple):
         remedy = "an object with task_types, model_selections, adjacency"
         check_given("the targets", targets, Mapping, remedy, DataError)
         if targets.get("task_types") is None:
-            raise DataError("the targets need 'task_types', the tools of the subtasks")
+            raise DataError("the targets have no 'task_types'; add the tools of the subtasks")
         names, end = vocabulary.catalog.names, len(vocabulary.catalog)
         tools = [_to_indices("task_types", row, names, end) for row in targets["task_types"]]
         if len(tools) != count:

@@ -42,14 +42,14 @@ PASSES_RIGHT, PASSES_WRONG = 0.95, 0.1
 """Probabilities that a verifier passes a correct and a wrong answer."""
 
 
-def verdict(chance: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return P(pass), P(correct | pass) and P(correct | reject) of an answer; `chance` is the
+def verdict(p_correct: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return P(pass), P(correct | pass) and P(correct | reject) of an answer; `p_correct` is the
     probability that it is correct."""
-    passes = PASSES_WRONG + (PASSES_RIGHT - PASSES_WRONG) * chance
+    passes = PASSES_WRONG + (PASSES_RIGHT - PASSES_WRONG) * p_correct
     return (
         passes,
-        chance * PASSES_RIGHT / np.maximum(passes, 1e-9),
-        chance * (1 - PASSES_RIGHT) / np.maximum(1 - passes, 1e-9),
+        p_correct * PASSES_RIGHT / np.maximum(passes, 1e-9),
+        p_correct * (1 - PASSES_RIGHT) / np.maximum(1 - passes, 1e-9),
     )
 
 
