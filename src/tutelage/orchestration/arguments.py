@@ -1,4 +1,4 @@
-"""Check the arguments of the orchestration's functions and classes, and show what is wrong."""
+"""Checks of arguments of public functions and classes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ def check_given(
     name: str,
     value: object,
     kind: type | tuple[type, ...],
-    remedy: str,
+    expected: str,
     error: type[TutelageError] = ConfigError,
 ) -> None:
-    """Raise an error that shows the value of an argument, and how to fix it, unless it is of a
-    type."""
+    """Raise an error if an argument has the wrong type. The message has its value and the expected
+    value."""
     if not isinstance(value, kind):
-        raise error(f"{name} must be {remedy}, got {value!r:.80}")
+        raise error(f"{name} must be {expected}, got {value!r:.80}")
 
 
 def check_number(name: str, value: object) -> None:
-    """Raise `ConfigError` unless the value is a finite number of at least 0."""
+    """Raise `ConfigError` if a value is not a finite number of at least 0."""
     number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
     if not 0 <= number <= sys.float_info.max:
         raise ConfigError(f"{name} must be a finite number of at least 0, got {value!r:.80}")

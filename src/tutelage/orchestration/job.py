@@ -58,7 +58,7 @@ PLANNED = "phase1/planner"
 @register
 @dataclass
 class PlannerTraining(RunKind):
-    """Training run of a planner: one or both phases, each resumed from its last checkpoint."""
+    """Training run of a planner, with one or both phases. Phases resume from checkpoints."""
 
     name: ClassVar[str] = RECIPE
     model: ClassVar[type[RunSettings]] = PlannerConfig
@@ -77,13 +77,12 @@ class PlannerTraining(RunKind):
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """Read the request from the folder."""
+        """Read the request of a run from its folder."""
         return cls(stored_settings(folder, PlannerConfig))
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
-        """Return the labels for figures. Plans and simulated workflows are scored in separate
-        tables."""
+        """Return the labels of the figures. Plans and simulated workflows have separate tables."""
         planned = files.settings.get("phase") != "2"
         return Figures(
             labels={"greedy": Labels("", PLANNED, PHASE1)} if planned else {},
@@ -98,7 +97,7 @@ class PlannerTraining(RunKind):
         )
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """Read the data, and the training state of a stopped run from its checkpoints."""
+        """Read the datasets, and the training state if the run is resumed."""
         request = self.request
         self.settings = settings = request.checked()
         check_loggers(settings.logger)
@@ -113,11 +112,11 @@ class PlannerTraining(RunKind):
             return
         path = folder.checkpoints / LAST
         self.last = saving.read(path) if path.is_file() else None
-        keep_lines(folder.metrics, _lines_done(folder, self.last))
+        keep_lines(folder.metrics, _count_lines(folder, self.last))
 
     @property
     def head(self) -> RunHeader:
-        """Header of the run for store, loggers and collector."""
+        """Header of the run, for the store, loggers and collector."""
         training = self.request.settings()
         return RunHeader(
             recipe=RECIPE,
@@ -128,7 +127,7 @@ class PlannerTraining(RunKind):
         )
 
     def open(self, run: Run) -> None:
-        """Print the start message: data, learning rate of phase 1, and reward of phase 2."""
+        """Print the start message with the data, the learning rate and the reward."""
         rate = f"{self.settings.phase1_supervised.learning_rate:g}"
         facts = {} if self.sets is None else {**self.sets.facts, "learning rate": rate}
         if self.request.phase != "1":
@@ -142,12 +141,12 @@ class PlannerTraining(RunKind):
         run.progress.start("Planner", {**facts, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:
-        """Return the requested phases. Each phase finds the remaining work from its files."""
-        asked: list[Phase] = [(PHASE1, self._phase1)] if self.sets is not None else []
-        return asked if self.request.phase == "1" else [*asked, (PHASE2, self._phase2)]
+        """Return the requested phases. Each phase resumes from its files."""
+        asked: list[Phase] = [(PHASE1, self._run_phase1)] if self.sets is not None else []
+        return asked if self.request.phase == "1" else [*asked, (PHASE2, self._run_phase2)]
 
     def result(self, status: str) -> JSON | None:
-        """Return the results of the phases, or None for a stopped run, which has checkpoints."""
+        """Return the results of the phases, or None if the run was stopped."""
         if status != FINISHED:
             return None
         asked = {"recipe": RECIPE, "phase": self.request.phase, "seed": self.request.seed}
@@ -157,7 +156,7 @@ class PlannerTraining(RunKind):
     # ------------------------------------------------------------ phase 1
 
     @single_thread()
-    def _phase1(self, run: Run) -> None:
+    def _run_phase1(self, run: Run) -> None:
         folder, progress, sets = run.folder, run.progress, self.sets
         assert sets is not None
         done = folder.path / "phase1.json"
@@ -203,7 +202,7 @@ class PlannerTraining(RunKind):
             progress.evaluation("test workflows", 0, len(sets.test))
             result["leaks"] = list(sets.leaks)
             result["test"], plans = evaluate(model, remembered, sets.test, seeds.child("bootstrap"))
-            run.writer.submit(_stored_plans(run.id, self.request.seed, at.best_epoch, plans, sets))
+            run.writer.submit(_make_rollouts(run.id, self.request.seed, at.best_epoch, plans, sets))
             progress.evaluation("test workflows", len(sets.test), len(sets.test))
         self._found[PHASE1] = result
         write_json(done, result)
@@ -212,18 +211,18 @@ class PlannerTraining(RunKind):
     # ------------------------------------------------------------ phase 2
 
     @single_thread()
-    def _phase2(self, run: Run) -> None:
+    def _run_phase2(self, run: Run) -> None:
         folder, progress, request = run.folder, run.progress, self.request
         place = folder.path / PHASE2
         own = folder.checkpoints / saving.PHASE1
-        before = _lines_of_phase1(folder)
+        before = _count_phase1_lines(folder)
         phase = self.settings.phase2_rl
         progress.phase("Phase 2: learning to route", steps=phase.updates or None)
 
-        def log(given: Mapping[str, Any]) -> None:
-            run.log({**given, "phase": PHASE2, "tick": before + int(given["tick"])})
-            numbers = {k: float(v) for k, v in given.items() if isinstance(v, (int, float))}
-            progress.step(int(given["step"]), numbers)
+        def log(metrics: Mapping[str, Any]) -> None:
+            run.log({**metrics, "phase": PHASE2, "tick": before + int(metrics["tick"])})
+            numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, (int, float))}
+            progress.step(int(metrics["step"]), numbers)
 
         phase2_result = train_phase2(
             place,
@@ -247,11 +246,11 @@ class PlannerTraining(RunKind):
         }
 
 
-def _stored_plans(
+def _make_rollouts(
     run_id: str, seed: int, epoch: int, plans: Sequence[Plan], sets: PlannerDatasets
 ) -> list[Rollout]:
-    """Return the plans of the test set as rollouts. Each test workflow is a task, and its reward is
-    the validation score."""
+    """Convert the plans of the test set to rollouts. Each workflow is a task; the reward is its
+    score."""
     scores, rollouts = PlanScores.of(plans, sets.test), list[Rollout]()
     for i, (plan, wanted) in enumerate(zip(plans, sets.test, strict=True)):
         parts = {name: float(getattr(scores, name)[i]) for name in SCORES}
@@ -276,17 +275,17 @@ def _stored_plans(
     return rollouts
 
 
-def _lines_of_phase1(folder: RunFolder) -> int:
-    """Return the number of metrics lines of phase 1 if it is complete, otherwise 0."""
+def _count_phase1_lines(folder: RunFolder) -> int:
+    """Return the number of metrics lines of phase 1, or 0 if it is incomplete."""
     if not (folder.path / "phase1.json").is_file():
         return 0
     return sum(line.get("phase") == PHASE1 for line in folder.read_metrics())
 
 
-def _lines_done(folder: RunFolder, state: Mapping[str, Any] | None) -> int:
-    """Return the number of metrics lines before the last checkpoint. Later lines are rewritten."""
+def _count_lines(folder: RunFolder, state: Mapping[str, Any] | None) -> int:
+    """Return the number of metrics lines until the last checkpoint. Later lines are removed."""
     if state is not None:
         return int(state["tick"])
     path = folder.path / PHASE2 / LAST2
     routed = json.loads(read_checkpoint(path)["progress"])["history"] if path.is_file() else ()
-    return _lines_of_phase1(folder) + len(routed)
+    return _count_phase1_lines(folder) + len(routed)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tutelage.errors import DataError, counted
+from tutelage.errors import DataError
 from tutelage.orchestration.data.synthetic import (
     builtin_graph,
     generate,
@@ -32,20 +32,20 @@ FEWEST_TO_SPLIT = 50
 
 @dataclass(frozen=True, slots=True)
 class PlannerDatasets:
-    """Data of phase 1."""
+    """Datasets and tool catalog for training the planner (phase 1)."""
 
     train: list[Workflow]
     held_out: list[Workflow]
     test: list[Workflow]
     catalog: Catalog
     facts: Mapping[str, str]
-    """Description of the data for the user, by name."""
+    """Description of the data, by name."""
     leaks: tuple[str, ...] = ()
     """Test workflows whose instruction also occurs in training, by name or row."""
 
 
 def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatasets:
-    """Return the workflows of a run. Raises `DataError` if the files are invalid or too small."""
+    """Load or generate the workflows of a run. Raises `DataError` for invalid or small files."""
     seeds = SeedTree(request.seed).child("planner", "data")
     augmented: list[Workflow] = []
     if request.train is None:
@@ -66,20 +66,19 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
             f"test and {len(short)} short ones"
         }
     else:
-        catalog, workflows, test, fields = _files(request, settings, seeds)
+        catalog, workflows, test, fields = _read_files(request, settings, seeds)
         count = settings.synthetic_augmentations or 0
         place = seeds.child("synthetic")
         augmented = generate(graph_of(catalog), count, place) if count else []
         if augmented:
             fields["synthetic"] = f"{len(augmented)} workflows added to the training set"
     if len(workflows) < 2:
-        left = counted(len(workflows), "workflow")
-        raise DataError(f"only {left} to train on; at least 2 are needed")
+        raise DataError(f"training needs at least 2 workflows, got {len(workflows)}")
     train, held_out = split(workflows, settings.validation_share, seeds.child("validation"))
-    overlap = count_overlap([*workflows, *augmented], (), test, key=instruction_mark)
+    overlap = count_overlap([*workflows, *augmented], (), test, key=instruction_key)
     if notes := overlap.notes(drawn=request.train is None):
         fields["overlap"] = "; ".join(notes)
-    known = find_trained([*workflows, *augmented], test, instruction_mark)
+    known = find_trained([*workflows, *augmented], test, instruction_key)
     leaks = tuple(test[place].name or f"row {place}" for place in known)
     fields["sets"] = (
         f"{len(train) + len(augmented)} train, {len(held_out)} validation, {len(test)} test"
@@ -87,10 +86,10 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
     return PlannerDatasets(train + augmented, held_out, test, catalog, fields, leaks)
 
 
-def _files(
+def _read_files(
     request: PlannerConfig, settings: Phase1Settings, seeds: SeedTree
 ) -> tuple[Catalog, list[Workflow], list[Workflow], dict[str, str]]:
-    """Return the catalog, workflows, test workflows and description from the files of a request."""
+    """Read the files of a run: catalog, workflows, test workflows, and their description."""
     assert request.train is not None
     beside = Path(request.train).with_name(f"{Path(request.train).stem}.catalog.json")
     named = request.catalog or (str(beside) if beside.is_file() else None)
@@ -105,8 +104,8 @@ def _files(
         check_plan(workflow.plan, catalog)
     if request.test is None and len(workflows) >= FEWEST_TO_SPLIT:
         workflows, test = split(workflows, TEST_SHARE, seeds.child("test"))
-        held = {instruction_mark(w) for w in test}
-        workflows = [w for w in workflows if instruction_mark(w) not in held]
+        held = {instruction_key(w) for w in test}
+        workflows = [w for w in workflows if instruction_key(w) not in held]
         fields["test"] = "a tenth of the training file, held back; --test FILE names another"
     if settings.train_data_size is not None and settings.train_data_size < len(workflows):
         size, draw = settings.train_data_size, seeds.child("size").python()
@@ -115,6 +114,6 @@ def _files(
     return catalog, workflows, test, fields
 
 
-def instruction_mark(workflow: Workflow) -> str:
-    """Return a key that is the same for workflows whose instructions have the same words."""
+def instruction_key(workflow: Workflow) -> str:
+    """Return a key of the instruction that is the same for instructions with the same words."""
     return hash_value(workflow.instruction)

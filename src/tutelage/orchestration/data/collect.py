@@ -46,9 +46,9 @@ async def collect(
     budget: float | None = None,
     on_done: Callable[[Execution | TutelageError], None] | None = None,
 ) -> JSON:
-    """Execute plans, log each execution and return the totals: `executions`, `succeeded`, `lost`
-    (no worker's server answered), `refused` (instructions whose plan could not be started), `cost`
-    in USD and `mean_latency` in seconds.
+    """Execute and log plans, and return the totals: `executions`, `succeeded`, `lost` (no worker
+    server answered), `refused` (plan could not be started), `cost` in USD and `mean_latency` in
+    seconds.
 
     `budget` is in USD per execution. `on_done` is called with each execution, or with the error if
     its plan could not be started. Raises `ConfigError` if there are no plans or no plan could be
@@ -122,9 +122,10 @@ def run_collection(
     note: Callable[[str], None],
     on_done: Callable[[Execution | TutelageError], None] | None = None,
 ) -> tuple[JSON, Path, Path]:
-    """Collect executions in a run folder; return the totals, the log file and the folder. Before
-    the start, `note` is called with a description of the workers and of the plans; `on_done` is
-    called after each instruction. Mock workers run on a virtual clock.
+    """Collect executions in a run folder; return the totals, the log file and the folder.
+
+    Before the start, `note` is called with a description of the workers and of the plans. `on_done`
+    is called after each instruction. Mock workers run on a virtual clock.
 
     Raises the errors of `collect`.
     """
@@ -142,7 +143,7 @@ def run_collection(
     note("plans: those that the instructions were made from")
     done: list[JSON] = []
 
-    async def play() -> JSON:
+    async def execute_plans() -> JSON:
         try:
             return await collect(system, plans, logger, budget=config.budget, on_done=on_done)
         finally:
@@ -151,7 +152,7 @@ def run_collection(
     def work(run: Run) -> JSON:
         system.recorder = ExecutionRecorder(run.writer, run.id, label=RECIPE)
         logger.run_id = run.id
-        done.append(run_virtual(play(), jumps=pool.mock))
+        done.append(run_virtual(execute_plans(), jumps=pool.mock))
         run.log({"phase": RECIPE, "step": 0, **done[0]})
         return {"status": "succeeded", **done[0], "log": str(logger.path)}
 

@@ -34,7 +34,7 @@ _WORD = re.compile(r"[a-z]+|\d|[^\sa-z\d]")
 
 
 def hashed(text: str) -> NDArray[np.int64]:
-    """Return the sorted feature ids of a text: words, pairs of words, and its length class."""
+    """Hash a text to sorted feature ids of its words, pairs of words, and length class."""
     words = _WORD.findall(text.lower())[:MOST_WORDS]
     pairs = [f"{a}_{b}" for a, b in pairwise(words)]
     size = f"L{min(9, int(math.log2(len(words) + 1)))}"
@@ -44,7 +44,7 @@ def hashed(text: str) -> NDArray[np.int64]:
 
 
 class NearestTexts:
-    """Index of texts that `nearest` searches."""
+    """Index for nearest-neighbour search over texts."""
 
     def __init__(self, features: Sequence[NDArray[np.int64]]) -> None:
         self.features = list(features)
@@ -63,7 +63,7 @@ class NearestTexts:
 
     @staticmethod
     def of(texts: Sequence[str]) -> NearestTexts:
-        """Return an index of the texts."""
+        """Build an index of texts."""
         return NearestTexts([hashed(text) for text in texts])
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class NearestTexts:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices and cosines of the k nearest indexed texts, both [B, K], nearest first.
 
-        `own[b]` is the index of query b itself, which is excluded from its neighbours.
+        `skip[b]` is the index of query b itself, which is excluded from its neighbours.
         """
         import torch
 

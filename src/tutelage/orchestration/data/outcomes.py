@@ -59,7 +59,7 @@ _OUTCOMES = ("scores_QW", "costs_QW", "seconds_QW", "tokens_out_QW", "draws_QW")
 
 @dataclass(frozen=True, slots=True)
 class OutcomeTable:
-    """Result of each worker on each query."""
+    """Table of the results of each worker on each query."""
 
     ids: tuple[str, ...]
     instructions: tuple[str, ...]
@@ -81,7 +81,7 @@ class OutcomeTable:
 
     @property
     def right_QW(self) -> NDArray[np.bool_]:
-        """True if the answer is correct; False if the worker was not called."""
+        """True if the answer is correct, False if it is wrong or the worker was not called."""
         return np.nan_to_num(self.scores_QW, nan=0.0) >= RIGHT
 
     @property
@@ -91,9 +91,9 @@ class OutcomeTable:
 
     @property
     def bounds_QW(self) -> Floats:
-        """Upper bound of the cost of a call in USD: price of the prompt and of the longest answer.
+        """Maximum cost of a call in USD: price of the prompt and of the longest answer.
 
-        If the costs of a worker do not follow from tokens and prices, its most expensive row.
+        If the costs of a worker do not match its prices, the cost of its most expensive row.
         """
         price_in_W, price_out_W = _prices(self.workers)
         prompt_QW = self.tokens_in_Q[:, None] * price_in_W / 1e6
@@ -112,14 +112,14 @@ class OutcomeTable:
         return tuple(worker.name for worker in self.workers)
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> OutcomeTable:
-        """Return the table with these rows, in the given order."""
+        """Return a table with these rows, in this order."""
         places = np.asarray(rows, dtype=np.int64)
         words = {k: tuple(getattr(self, k)[i] for i in places) for k in _WORDS}
         numbers = {k: getattr(self, k)[places] for k in ("tokens_in_Q", *_OUTCOMES)}
         return replace(self, **words, **numbers)
 
-    def only(self, names: Sequence[str]) -> OutcomeTable:
-        """Return the table with these workers only. Raises `DataError` for an unknown name."""
+    def select_workers(self, names: Sequence[str]) -> OutcomeTable:
+        """Return a table with these workers only. Raises `DataError` for an unknown name."""
         if lost := [name for name in names if name not in self.names]:
             raise DataError(f"unknown worker {lost[0]!r}; the table has {list(self.names)!r}")
         columns = [self.names.index(name) for name in names]
@@ -129,7 +129,7 @@ class OutcomeTable:
     def split(
         self, seeds: SeedTree, *, held_out: bool = True
     ) -> tuple[OutcomeTable, OutcomeTable, OutcomeTable]:
-        """Return train, validation and test tables, stratified by type.
+        """Split the table into train, validation and test tables, stratified by type.
 
         With `held_out=False` the test table is empty and the ratio of train to validation is kept.
         Raises `DataError` if a part would be empty.
@@ -152,7 +152,7 @@ class OutcomeTable:
 
 
 class _Query(FileRecord):
-    """Row of an outcome file: one query and the results of the workers on it."""
+    """Row of an outcome file: a query and the results of the workers."""
 
     id: AsText | None = None
     instruction: Annotated[str, Field(min_length=1)]
@@ -163,7 +163,7 @@ class _Query(FileRecord):
 
 
 class _Price(FileRecord):
-    """Entry of one model in a file of prices."""
+    """Entry of a model in a price file."""
 
     input_price: NonNegative
     output_price: NonNegative
@@ -173,8 +173,8 @@ class _Price(FileRecord):
     seconds_per_token: NonNegative | None = None
     capabilities: tuple[AsText, ...] = ("*",)
 
-    def worker(self, name: str) -> Worker:
-        """Return the worker with this name; estimate its latency if the file does not have it."""
+    def to_worker(self, name: str) -> Worker:
+        """Convert the entry to a worker. A missing latency is estimated."""
         # Typical latency of a served model of this size.
         latency = Latency(0.2, SPREAD, 0.004 + 0.0003 * float(self.size[:-1]))
         if self.latency_seconds is not None or self.seconds_per_token is not None:
@@ -189,7 +189,7 @@ _PRICES = TypeAdapter(dict[str, _Price])
 def read_outcomes(
     path: str | Path, models: str | Path, seeds: SeedTree | None = None
 ) -> OutcomeTable:
-    """Read a table of outcomes and the prices of its workers.
+    """Read a table of outcomes, and the prices of its workers.
 
     A row has `instruction` (text), `scores` (by worker, 0 to 1) and optionally `id`, `task`, `cost`
     (USD by worker), `latency` (seconds by worker). The file of models is an object that maps names
@@ -205,7 +205,7 @@ def read_outcomes(
     prices = read_as(_PRICES, read_json(models), repr(str(models)))
     if lost := [name for name in names if name not in prices]:
         raise DataError(f"{str(models)!r} has no price for {lost[0]!r}{hint(lost[0], prices)}")
-    workers = check_workers([prices[name].worker(name) for name in names])
+    workers = check_workers([prices[name].to_worker(name) for name in names])
     tokens_in_Q = np.array([float(prompt_tokens(row.instruction)) for row in rows])
     scores_QW, cost_QW, latency_QW = (
         np.array([[getattr(row, key).get(name, math.nan) for name in names] for row in rows])
@@ -238,7 +238,7 @@ def read_outcomes(
 def read_tables(
     outcomes: str | Path, models: str | Path, test: str | Path | None, seeds: SeedTree
 ) -> tuple[OutcomeTable, OutcomeTable | None]:
-    """Return the training table, and the held-out table of its workers (None if `test` is None).
+    """Read the training table and the held-out table (None if `test` is None).
 
     Raises `DataError` as `read_outcomes` does, if a worker is missing in the held-out outcomes, and
     if the table is too small to be split.
@@ -246,13 +246,13 @@ def read_tables(
     table, held = read_outcomes(outcomes, models, seeds), None
     if test is not None:
         held = read_outcomes(test, models, seeds.child("test-outcomes"))
-        held = held.only(table.names)
+        held = held.select_workers(table.names)
     table.split(seeds, held_out=held is None)
     return table, held
 
 
 def with_skills(table: OutcomeTable) -> list[Worker]:
-    """Return the workers; workers without `skills` get their accuracy in the table, by type."""
+    """Return the workers. Missing `skills` are set to the accuracy in the table, by type."""
     kinds, known_QW = np.array(table.types), table.known_QW
     found: list[Worker] = []
     for j, worker in enumerate(table.workers):
@@ -271,14 +271,14 @@ def _prices(workers: Sequence[Worker]) -> Floats:
 
 
 def simulate_outcomes(
-    queries: int, seeds: SeedTree, workers: Sequence[Worker] | None = None
+    count: int, seeds: SeedTree, workers: Sequence[Worker] | None = None
 ) -> OutcomeTable:
-    """Return outcomes of simulated workers (default: preset `classic`) on `queries` generated
-    requests of one built-in tool each. Answers come from a `SimulatedPool`, as in an execution with
+    """Simulate the outcomes of workers (default: preset `classic`) on `count` generated requests
+    of one built-in tool each. Answers come from a `SimulatedPool`, as in an execution with
     simulated workers, so a router trained on the table fits such executions.
     """
     graph = builtin_graph()
-    requests = generate(graph, queries, seeds.child("requests"), max_nodes=1)
+    requests = generate(graph, count, seeds.child("requests"), max_nodes=1)
     pool = SimulatedPool(workers or classic(), errors=0.0)
     rows: list[list[tuple[float, float, float, float]]] = []
     for number, workflow in enumerate(requests):

@@ -22,9 +22,9 @@ from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 _LOST = ("failed", "skipped", "cancelled")
 
 
-def log_files(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the given files and the JSONL files in the given folders, sorted within each folder.
-    Raises `DataError` for a folder without any."""
+def find_logs(paths: Sequence[str | Path]) -> list[Path]:
+    """Find log files: files are returned unchanged, folders are searched for JSONL files. Raises
+    `DataError` for a folder without JSONL files."""
     items = [sorted(p.rglob("*.jsonl")) if p.is_dir() else [p] for p in map(Path, paths)]
     if [] in items:
         raise DataError(
@@ -37,14 +37,14 @@ def log_files(paths: Sequence[str | Path]) -> list[Path]:
 def prepare(
     paths: Sequence[str | Path], catalog: Catalog | None = None
 ) -> tuple[list[Workflow], dict[str, int]]:
-    """Return a training set made from logs, and the numbers of `executions`, of `failed` ones
-    (which include those that succeeded after replanning), and of `examples`.
+    """Convert logs to training workflows; return them with counts: `executions`, `failed`
+    (including success after replanning) and `examples`.
 
     Raises `DataError` with file and row for an invalid row, and if no execution succeeded.
     """
     executions = failed = 0
     best: dict[str, tuple[tuple[float, float], Workflow]] = {}
-    for path in log_files(paths):
+    for path in find_logs(paths):
         for index, row in enumerate(read_rows(path)):
             executions += 1
             lost = any(node.get("status") in _LOST for node in objects(row.get("nodes")))
@@ -71,8 +71,8 @@ def prepare(
 def write_training_set(
     logs: Sequence[str | Path], output: Path, catalog: Path | None = None
 ) -> tuple[dict[str, int], Path]:
-    """Write a training set made from logs to `output`, and its tool catalog next to it. Return the
-    counts of `prepare` and the path of the catalog.
+    """Convert logs to a training set and write it to `output`, with its tool catalog in the same
+    folder. Return the counts of `prepare` and the path of the catalog.
 
     Raises `DataError` as `prepare` does, and if an output file already exists.
     """

@@ -33,8 +33,8 @@ loads = partial(json.loads, object_pairs_hook=reject_repeats)
 
 
 def read_json(path: str | Path, error: type[TutelageError] = DataError) -> Any:
-    """Return the value of a JSON or YAML file, or the list of values of a JSONL file. Raises
-    `error` with the file and the line if it is not valid."""
+    """Read a JSON, YAML or JSONL file (JSONL as a list of values). Raises `error` with the path and
+    the line if the file is invalid."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as misfit:
@@ -68,7 +68,7 @@ def read_json(path: str | Path, error: type[TutelageError] = DataError) -> Any:
 
 
 def read_rows(path: str | Path) -> list[Mapping[str, Any]]:
-    """Return the objects of a file. Raises `DataError` if it is empty or has other values."""
+    """Read the rows of a file. Raises `DataError` if it is empty or a row is not an object."""
     data = read_json(path)
     rows = objects([data] if isinstance(data, Mapping) else data)
     if not rows or (isinstance(data, list) and len(rows) < len(cast("list[Any]", data))):
@@ -79,28 +79,28 @@ def read_rows(path: str | Path) -> list[Mapping[str, Any]]:
 # ------------------------------------------------------------------ fields
 
 
-def _number(value: Any) -> Any:
+def _reject_bool(value: Any) -> Any:
     if isinstance(value, bool):  # Python counts true as 1
         raise ValueError("give a number")
     return value
 
 
 def objects(value: Any) -> list[Mapping[str, Any]]:
-    """Return the objects in a list, without other values; an empty list if it is not a list."""
+    """Return the mappings in a list. If the value is not a list, the result is empty."""
     listed = cast("list[Any]", value) if isinstance(value, list) else []
     return [each for each in listed if isinstance(each, Mapping)]
 
 
 AsText = Annotated[str, BeforeValidator(str)]
 """String field that also accepts other values, such as numeric identifiers."""
-Number = Annotated[float, BeforeValidator(_number)]
+Number = Annotated[float, BeforeValidator(_reject_bool)]
 """Finite number; also accepted as a string, because YAML 1.1 reads `3e-5` as a string."""
-Whole = Annotated[int, BeforeValidator(_number)]
+Whole = Annotated[int, BeforeValidator(_reject_bool)]
 """Integer; also accepted as a float without fraction or as a string."""
 
 
 def without_nulls(row: Any) -> Any:
-    """Return an object without its null fields, which count as missing."""
+    """Remove the fields with null values from a mapping. Other values are returned unchanged."""
     if not isinstance(row, Mapping):
         return row
     values = cast("Mapping[str, Any]", row)
@@ -108,7 +108,7 @@ def without_nulls(row: Any) -> Any:
 
 
 class FileRecord(BaseModel):
-    """Base class of objects in files. Unknown fields are ignored; null counts as missing."""
+    """Base class for objects in files. Unknown fields and null values are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
     _said = model_validator(mode="before")(without_nulls)
@@ -118,21 +118,21 @@ Read = TypeVar("Read")
 
 
 def read_as(
-    kind: TypeAdapter[Read],
+    adapter: TypeAdapter[Read],
     value: Any,
-    where: str = "",
+    location: str = "",
     *,
     error: type[TutelageError] = DataError,
 ) -> Read:
-    """Validate `value` as `kind` and return it. Raises `error` with the location, the field, its
-    value and how to fix it."""
+    """Validate a value with a type adapter. Raises `error` with the location, the field, its value
+    and a fix."""
     try:
-        return kind.validate_python(value)
+        return adapter.validate_python(value)
     except ValidationError as misfit:
         found = misfit.errors(include_url=False)[0]
         *above, last = found["loc"] or ("",)
-        row = where.removesuffix(": it")  # location without a field
-        inside = [part for part in (row if above else where, _place(above)) if part]
+        row = location.removesuffix(": it")  # location without a field
+        inside = [part for part in (row if above else location, _format_path(above)) if part]
         remedy = remedy_of(found)
         if found["type"].startswith("missing"):
             message = f"{': '.join(inside) or 'the row'} has no {last!r}; give one"
@@ -141,7 +141,7 @@ def read_as(
         elif found["type"] == "value_error" and isinstance(found["input"], Mapping):
             message = ": ".join(filter(None, (row, remedy)))  # the remedy already names the field
         else:
-            field = _place(found["loc"]) or "the row"
+            field = _format_path(found["loc"]) or "the row"
             message = f"{field} is {found['input']!r:.200}; {remedy}"
             message = ": ".join(filter(None, (row, message)))
         raise error(message) from misfit
@@ -159,17 +159,17 @@ _REMEDIES = {
 }
 
 
-def remedy_of(found: ErrorDetails) -> str:
-    """Return the instruction that tells the user how to fix a validation error."""
-    context = found.get("ctx", {})
-    if found["type"] == "value_error":
+def remedy_of(error: ErrorDetails) -> str:
+    """Return a message on how to fix a validation error."""
+    context = error.get("ctx", {})
+    if error["type"] == "value_error":
         return str(context["error"])
-    remedy = _REMEDIES.get(found["type"])
-    return found["msg"].lower() if remedy is None else remedy.format(**context)
+    remedy = _REMEDIES.get(error["type"])
+    return error["msg"].lower() if remedy is None else remedy.format(**context)
 
 
-def _place(place: Iterable[str | int]) -> str:
-    """Return the path of a value as text: `'name'` or `targets.task_types[0]`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+def _format_path(path: Iterable[str | int]) -> str:
+    """Format the location of a value, such as `'name'` or `targets.task_types[0]`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     inner = text.removeprefix(".")
     return repr(inner) if inner and not {".", "["} & {*inner} else inner

@@ -50,7 +50,7 @@ PLAIN: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolGraph:
-    """Tool catalog with the phrases from which instructions are composed."""
+    """Tool catalog with phrases for generating instructions."""
 
     catalog: Catalog
     phrases: Mapping[str, tuple[str, ...]]
@@ -67,7 +67,7 @@ class ToolGraph:
 
 @cache
 def builtin_graph() -> ToolGraph:
-    """Return the tool graph that is part of the package."""
+    """Load the tool graph included in the package."""
     data = json.loads(
         (files("tutelage.orchestration.data") / "builtin_tools.json").read_text(encoding="utf-8")
     )
@@ -84,7 +84,7 @@ def builtin_graph() -> ToolGraph:
 
 
 def graph_of(catalog: Catalog) -> ToolGraph:
-    """Return a tool graph for a catalog, with phrases made from names and descriptions."""
+    """Build a tool graph for a catalog, with phrases from tool names and descriptions."""
     base = builtin_graph()
     phrases: dict[str, tuple[str, ...]] = {}
     results: dict[str, tuple[str, ...]] = {}
@@ -108,7 +108,7 @@ def graph_of(catalog: Catalog) -> ToolGraph:
 def generate(
     graph: ToolGraph, count: int, seeds: SeedTree, *, max_nodes: int = 6
 ) -> list[Workflow]:
-    """Return `count` workflows of at most `max_nodes` nodes with distinct instructions. Raises
+    """Generate `count` workflows with distinct instructions and at most `max_nodes` nodes. Raises
     `ConfigError` if the graph has too few tools."""
     made = distinct(graph, count, seeds, max_nodes, SHARES)
     if len(made) < count:
@@ -122,7 +122,7 @@ def generate(
 def generate_plain(
     graph: ToolGraph, count: int, seeds: SeedTree, shares: Mapping[Shape, float] = SHARES
 ) -> list[Workflow]:
-    """Return `count` short workflows with simple instructions, or fewer for a small graph.
+    """Generate up to `count` short workflows with simple instructions.
 
     The workflows have one to three steps in sequence, without asides. Used with the
     workflows of `generate`, they prevent a planner from predicting too many nodes for short
@@ -135,8 +135,8 @@ def generate_plain(
 def distinct(
     graph: ToolGraph, count: int, seeds: SeedTree, max_nodes: int, shares: Mapping[Shape, float]
 ) -> list[Workflow]:
-    """Return up to `count` workflows with distinct instructions; skip a workflow after too many
-    duplicate draws."""
+    """Generate up to `count` workflows with distinct instructions. A workflow is skipped after too
+    many duplicates."""
     made: dict[str, Workflow] = {}
     for number in range(count):
         for attempt in range(_TRIES):
@@ -146,7 +146,7 @@ def distinct(
             size = (
                 1 if shape == "single" else draw.randint(min(low, max_nodes), max(low, max_nodes))
             )
-            workflow = worded(graph, draw, _grow(graph, draw, shape, min(size, max_nodes)))
+            workflow = worded(graph, draw, _sample(graph, draw, shape, min(size, max_nodes)))
             if workflow.instruction not in made:
                 made[workflow.instruction] = workflow
                 break
@@ -157,8 +157,8 @@ def distinct(
 
 
 def _followers(catalog: Catalog) -> dict[str, tuple[str, ...]]:
-    """Return the tools whose input types match the outputs of each tool; all other tools if the
-    catalog has no types."""
+    """Return, for each tool, the tools that accept its output types; all other tools if the catalog
+    has no types."""
     followers: dict[str, list[str]] = {name: [] for name in catalog.names}
     typed = any(tool.outputs for tool in catalog.tools)
     for before, after in itertools.permutations(catalog.tools, 2):
@@ -167,41 +167,41 @@ def _followers(catalog: Catalog) -> dict[str, tuple[str, ...]]:
     return {name: tuple(after) for name, after in followers.items()}
 
 
-def _grow(
-    graph: ToolGraph, draw: random.Random, shape: Shape, size: int
+def _sample(
+    graph: ToolGraph, rng: random.Random, shape: Shape, size: int
 ) -> list[tuple[str, list[int]]]:
-    """Return nodes as (tool, parents), parents first; there may be fewer than `size`."""
-    nodes: list[tuple[str, list[int]]] = [(draw.choice(graph.catalog.names), [])]
+    """Sample up to `size` nodes as (tool, parents), in topological order."""
+    nodes: list[tuple[str, list[int]]] = [(rng.choice(graph.catalog.names), [])]
     while len(nodes) < size:
         used, parent, next_tools = {tool for tool, _ in nodes}, len(nodes) - 1, list[str]()
-        if shape == "chain" or draw.random() >= 0.2:
-            parent = parent if shape == "chain" else draw.randrange(len(nodes))
+        if shape == "chain" or rng.random() >= 0.2:
+            parent = parent if shape == "chain" else rng.randrange(len(nodes))
             next_tools = [t for t in graph.followers[nodes[parent][0]] if t not in used]
         if not next_tools:
             unused = [t for t in graph.catalog.names if t not in used]
             if shape == "chain" or not unused:
                 break
-            nodes.append((draw.choice(unused), []))
+            nodes.append((rng.choice(unused), []))
             continue
         joining = [t for t in next_tools if len(graph.catalog[t].inputs) > 1]
-        if shape == "dag" and joining and draw.random() < 0.4:
+        if shape == "dag" and joining and rng.random() < 0.4:
             next_tools = joining
-        tool = draw.choice(next_tools)
+        tool = rng.choice(next_tools)
         parents = [parent]
         # A tool with two inputs gets a second matching parent.
         others = [i for i, (t, _) in enumerate(nodes) if i != parent and tool in graph.followers[t]]
         if shape != "chain" and len(graph.catalog[tool].inputs) > 1 and others:
-            parents = sorted([parent, draw.choice(others)])
+            parents = sorted([parent, rng.choice(others)])
         nodes.append((tool, parents))
     return nodes
 
 
 def worded(
-    graph: ToolGraph, draw: random.Random, nodes: Sequence[tuple[str, list[int]]]
+    graph: ToolGraph, rng: random.Random, nodes: Sequence[tuple[str, list[int]]]
 ) -> Workflow:
-    """Return a workflow of nodes (tool, parents) with a generated instruction."""
+    """Create a workflow from nodes (tool, parents), with a generated instruction."""
     words = graph.words
-    chosen = [draw.choice(graph.results[tool]) for tool, _ in nodes]
+    chosen = [rng.choice(graph.results[tool]) for tool, _ in nodes]
     nouns = list(chosen)
     for i, noun in enumerate(chosen):
         if chosen.count(noun) > 1:  # add an ordinal, so that the reference is unambiguous
@@ -211,37 +211,37 @@ def worded(
     for index, (_, parents) in enumerate(nodes[:-1]):
         children = [child for child, (_, before) in enumerate(nodes) if index in before]
         only = children == [index + 1] and nodes[index + 1][1] == [index]
-        if only and len(parents) < 2 and index - 1 not in hidden and draw.random() < _HIDDEN:
+        if only and len(parents) < 2 and index - 1 not in hidden and rng.random() < _HIDDEN:
             hidden.add(index)
-    text = draw.choice(words["openings"])
+    text = rng.choice(words["openings"])
     spoken: int | None = None
     named: set[int] = set()
     for index, (tool, parents) in enumerate(nodes):
         inputs: list[str] = []
         for parent in parents:
-            pronoun = parent not in named and parent == spoken and draw.random() < 0.6
-            inputs.append(draw.choice(words["pronouns"]) if pronoun else nouns[parent])
+            pronoun = parent not in named and parent == spoken and rng.random() < 0.6
+            inputs.append(rng.choice(words["pronouns"]) if pronoun else nouns[parent])
         kinds = graph.catalog[tool].inputs
         while len(inputs) < max(1, min(2, len(kinds))):
             kind = kinds[len(inputs)] if len(inputs) < len(kinds) else "text"
-            inputs.append(draw.choice(words["objects"].get(kind.lower(), _ANYTHING)))
+            inputs.append(rng.choice(words["objects"].get(kind.lower(), _ANYTHING)))
         if index in hidden:
             nouns[index] = f"{nouns[index]} of {inputs[0]}"
             named.add(index)
             continue
-        clause = draw.choice(graph.phrases[tool]).replace("{0}", inputs[0])
+        clause = rng.choice(graph.phrases[tool]).replace("{0}", inputs[0])
         clause = clause.replace("{1}", inputs[-1]).rstrip("?")
         if spoken is not None:
             kind = "next" if parents == [spoken] else "aside"
-            if index == len(nodes) - 1 and kind == "next" and draw.random() < 0.5:
+            if index == len(nodes) - 1 and kind == "next" and rng.random() < 0.5:
                 kind = "last"
-            text += draw.choice(words["joins"][kind])
+            text += rng.choice(words["joins"][kind])
         text += clause
         spoken = index
-    text += draw.choice((".", "", "!", "?"))
-    if draw.random() < 0.3:
-        text += " " + draw.choice(words["asides"])
-    text = re.sub(r"\{(\w+)\}", lambda found: draw.choice(words["slots"][found[1]]), text).strip()
+    text += rng.choice((".", "", "!", "?"))
+    if rng.random() < 0.3:
+        text += " " + rng.choice(words["asides"])
+    text = re.sub(r"\{(\w+)\}", lambda found: rng.choice(words["slots"][found[1]]), text).strip()
     workers = [graph.workers[tool] for tool, _ in nodes] if graph.workers else None
     return sorted_workflow(
         text[:1].upper() + text[1:], [t for t, _ in nodes], [p for _, p in nodes], workers=workers
@@ -251,7 +251,7 @@ def worded(
 def split(
     workflows: Sequence[Workflow], share: float, seeds: SeedTree
 ) -> tuple[list[Workflow], list[Workflow]]:
-    """Return (kept, held out): a random `share` is held out, at least one of two or more."""
+    """Split workflows at random into a training set and a held-out set (`share` of all)."""
     count = min(len(workflows) - 1, max(1, round(share * len(workflows)))) if share > 0 else 0
     out = set(seeds.python().sample(range(len(workflows)), count))
     kept = [w for i, w in enumerate(workflows) if i not in out]

@@ -34,7 +34,7 @@ _TEXTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """Training example: a plan in topological order, with its workers and rewards if known."""
+    """Training example: a plan in topological order, optionally with workers and rewards."""
 
     plan: Plan
     workers: tuple[int | str, ...] | None = None
@@ -55,7 +55,7 @@ class Workflow:
         return tuple(node.tool for node in self.plan.nodes)
 
     def to_row(self, catalog: Catalog) -> dict[str, Any]:
-        """Return a row of the specified training set; task types are indices into the catalog."""
+        """Convert the workflow to a row of a training set, with tools as catalog indices."""
         row: dict[str, Any] = {
             "instruction": self.instruction,
             "targets": {
@@ -81,8 +81,8 @@ def sorted_workflow(
     rewards: Mapping[str, float] | None = None,
     name: str = "",
 ) -> Workflow:
-    """Return a workflow with its nodes in topological order, where the lowest index comes first
-    among ready nodes. Raises `DataError` for cycles and unknown parents."""
+    """Create a workflow with its nodes in topological order (among ready nodes, the lowest index is
+    first). Raises `DataError` for cycles and unknown parents."""
     texts = descriptions if len(descriptions) == len(tools) else [""] * len(tools)
     after = [tuple(sorted({*before})) for before in parents]
     given = [Node(t, after=a, description=d) for t, a, d in zip(tools, after, texts, strict=True)]
@@ -100,7 +100,7 @@ def sorted_workflow(
 
 
 def catalog_of(workflows: Iterable[Workflow]) -> Catalog:
-    """Return a sorted catalog of the tools in the workflows. Each tool has the descriptions of the
+    """Create a catalog of the tools in the workflows, sorted by name. A tool is described by the
     first subtasks that use it."""
     texts: dict[str, list[str]] = {}
     for workflow in workflows:
@@ -120,7 +120,7 @@ _Matrix = Annotated[list[list[Any]], AfterValidator(dependencies_of)]
 
 
 class _PlanRecord(FileRecord):
-    """Plan in a training set or log; its parents are in `dependencies` or `workflow_graph`."""
+    """Plan in a training set or log, with its graph in `dependencies` or `workflow_graph`."""
 
     task_types: list[_NameOrNumber]
     dependencies: list[list[Whole]] | None = None
@@ -141,20 +141,17 @@ class _PlanRecord(FileRecord):
         return found
 
     @model_validator(mode="after")
-    def _one_each(self) -> Self:
+    def _check_lengths(self) -> Self:
         count = len(self.task_types)
         listings = {"model_selections": self.model_selections, "dependencies": self.parents}
         for name, listed in listings.items():
             if listed is not None and len(listed) != count:
-                subtasks = counted(count, "subtask")
-                raise ValueError(
-                    f"{name!r} has length {len(listed)} for {subtasks}; they must match"
-                )
+                raise ValueError(f"{name!r} must have length {count}, got {len(listed)}")
         return self
 
 
 class _Row(FileRecord):
-    """Row of the specified training set, with `targets`, or line of an execution log."""
+    """Row of a training set (with `targets`), or line of an execution log."""
 
     instruction: Annotated[str, Field(pattern=r"\S")]
     id: AsText = ""
@@ -168,8 +165,8 @@ class _Row(FileRecord):
 
     @model_validator(mode="before")
     @classmethod
-    def _typed(cls, row: Any) -> Any:
-        """Take the task types from `nodes` if the planner's outputs have none."""
+    def _add_types(cls, row: Any) -> Any:
+        """Copy the task types from `nodes` if they are missing in the planner outputs."""
         outputs = row.get("planner_outputs")
         if not isinstance(outputs, Mapping) or outputs.get("task_types") is not None:
             return row
@@ -186,7 +183,7 @@ _ROW = TypeAdapter(_Row)
 
 
 def read_workflows(path: str | Path, catalog: Catalog | None = None) -> list[Workflow]:
-    """Return all workflows of a file. Their tools must be in the catalog if it is given.
+    """Read the workflows of a file. If a catalog is passed, it must contain their tools.
 
     Numeric task types are indices into the catalog. Raises `DataError` with the file, the row and
     the field.
@@ -201,8 +198,8 @@ def read_workflows(path: str | Path, catalog: Catalog | None = None) -> list[Wor
 
 
 def workflow_of(row: Mapping[str, Any], catalog: Catalog | None = None) -> Workflow:
-    """Return the workflow of a row of a training set or log. Cost and latency of a log become
-    negative rewards. Raises `DataError` with the field."""
+    """Parse a row of a training set or log. Cost and latency of a log become negative rewards.
+    Raises `DataError` with the invalid field."""
     if not row.keys() & {"targets", "planner_outputs"}:
         raise DataError(
             "not a workflow: expected the field 'targets' (a training set) or 'planner_outputs' "
@@ -211,7 +208,7 @@ def workflow_of(row: Mapping[str, Any], catalog: Catalog | None = None) -> Workf
     made = read_as(_ROW, row)
     plan, rewards = made.targets or made.planner_outputs, dict(made.rewards)
     if plan is None:
-        raise DataError("the workflow is null")
+        raise DataError("the plan of the workflow is null")
     workers = plan.model_selections
     if made.targets is None:
         rewards = {"success": float(bool(made.success))}
@@ -223,17 +220,17 @@ def workflow_of(row: Mapping[str, Any], catalog: Catalog | None = None) -> Workf
             try:
                 workers = [w if isinstance(w, str) else made.workers[w] for w in workers]
             except IndexError as error:
-                message = f"'model_selections' {workers}, 'workers' {made.workers}"
+                message = f"'model_selections' {workers} has no match in {made.workers}"
                 raise DataError(message) from error
     if not plan.task_types:
-        raise DataError("the workflow has no subtasks; it needs at least one")
+        raise DataError("the workflow has no subtasks; add at least one")
     tools: list[str] = []
     for index, named in enumerate(plan.task_types):
         tool = str(named) if isinstance(named, str) else f"type {named}"
         if isinstance(named, int) and catalog is not None:
             if named >= len(catalog):
                 has = f"the catalog has {counted(len(catalog), 'tool')}, numbered from 0"
-                raise DataError(f"task_types[{index}] is {named}; {has}")
+                raise DataError(f"task_types[{index}] is {named}, but {has}")
             tool = catalog.names[named]
         tools.append(tool)
     workflow = sorted_workflow(

@@ -31,16 +31,16 @@ class PlanScores:
     node_f1: list[float]
     edge_f1: list[float]
     exact_nodes: list[float]
-    """1 if the plan has the same multiset of tools as the gold plan, else 0."""
+    """1 if the plan has the same multiset of tools as the gold plan, otherwise 0."""
     exact: list[float]
-    """1 if the plan has the same multisets of tools and of edges as the gold plan, else 0."""
+    """1 if the multisets of tools and of edges are the same as in the gold plan, otherwise 0."""
     validity: float
     """Share of decoded plans that are DAGs."""
     raw_validity: float | None
     """Share of plans that were DAGs before decoding; None for baselines without edge scores."""
 
     def summary(self) -> dict[str, float]:
-        """Return the mean over workflows of each score, by name."""
+        """Return the mean of each score over all workflows, by name."""
         means = {name: getattr(self, name) for name in SCORES}
         values = {name: sum(scores) / len(scores) for name, scores in means.items() if scores}
         raw = {} if self.raw_validity is None else {"raw_validity": self.raw_validity}
@@ -52,10 +52,10 @@ class PlanScores:
         gold: Sequence[Workflow],
         raw_valid: Sequence[bool] | None = None,
     ) -> PlanScores:
-        """Score plans against gold workflows in pairs. Raises `ValueError` if lengths differ."""
+        """Score each plan against its gold workflow. Raises `ValueError` if lengths differ."""
         pairs = list(zip(plans, (workflow.plan for workflow in gold), strict=True))
-        nodes = [(_tools(plan), _tools(wanted)) for plan, wanted in pairs]
-        edges = [(_links(plan), _links(wanted)) for plan, wanted in pairs]
+        nodes = [(_count_tools(plan), _count_tools(wanted)) for plan, wanted in pairs]
+        edges = [(_count_edges(plan), _count_edges(wanted)) for plan, wanted in pairs]
         same_nodes = [has == needs for has, needs in nodes]
         same_edges = [has == needs for has, needs in edges]
         total = max(1, len(plans))
@@ -69,38 +69,38 @@ class PlanScores:
         )
 
     def gain(self, baseline: PlanScores, seeds: SeedTree) -> dict[str, Difference]:
-        """Return the difference to `baseline` in each score, with paired bootstrap intervals."""
+        """Compare each score with a baseline: mean difference with a paired bootstrap interval."""
         sides = {name: (getattr(baseline, name), getattr(self, name)) for name in SCORES}
         return {n: paired_bootstrap(*both, seeds.child(n).numpy()) for n, both in sides.items()}
 
 
-def _tools(plan: Plan) -> Counter[Any]:
+def _count_tools(plan: Plan) -> Counter[Any]:
     return Counter(node.tool for node in plan.nodes)
 
 
-def _links(plan: Plan) -> Counter[Any]:
+def _count_edges(plan: Plan) -> Counter[Any]:
     return Counter((plan.nodes[i].tool, plan.nodes[j].tool) for i, j in plan.edges)
 
 
-def _f1(has: Counter[Any], needs: Counter[Any]) -> float:
-    """Return the F1 of two multisets; 1 if both are empty."""
-    both = has.total() + needs.total()
-    return 2 * (has & needs).total() / both if both else 1.0
+def _f1(predicted: Counter[Any], expected: Counter[Any]) -> float:
+    """Return the F1 score of two multisets, or 1 if both are empty."""
+    both = predicted.total() + expected.total()
+    return 2 * (predicted & expected).total() / both if both else 1.0
 
 
 def copied_plans(
     train: Sequence[Workflow], test: Sequence[Workflow], nearest: Sequence[int]
 ) -> list[Plan]:
-    """Return the plans of the copying baseline: training plan `nearest[i]` for test workflow i."""
+    """Return the plans of the nearest-neighbour baseline: `train[nearest[i]]` for `test[i]`."""
     return [Plan(w.instruction, train[n].plan.nodes) for n, w in zip(nearest, test, strict=True)]
 
 
 def evaluate(
     model: PlannerModel, train: Sequence[Workflow], test: Sequence[Workflow], seeds: SeedTree
 ) -> tuple[dict[str, Any], list[Plan]]:
-    """Return the results of a planner on a test set as a JSON-serializable dict, and its plans.
+    """Evaluate a planner on a test set; return JSON-serializable results and the plans.
 
-    `train` has the workflows that the copying baseline copies from; if empty, there is no baseline.
+    `train` has the workflows of the nearest-neighbour baseline; if empty, there is no baseline.
     """
     planned = model.plan_all([w.instruction for w in test])
     plans = [p.plan for p in planned]

@@ -43,18 +43,18 @@ class ExecutionResult:
 
     @property
     def cost(self) -> float:
-        """Alias of `total_cost`, the name in execution logs."""
+        """Alias of `total_cost`, used in execution logs."""
         return self.total_cost
 
     @property
     def latency_ms(self) -> float:
-        """Alias of `total_latency_ms`, the name in execution logs."""
+        """Alias of `total_latency_ms`, used in execution logs."""
         return self.total_latency_ms
 
     @staticmethod
     def read(result: ExecutionResult | Mapping[str, Any]) -> ExecutionResult:
-        """Return a validated result from a result, its fields or a row of an execution log. Raises
-        `RewardError` for an invalid value."""
+        """Validate a result (an object, a dict of its fields, or a row of an execution log) and
+        return it. Raises `RewardError` for an invalid value."""
         row: Any = result
         if isinstance(result, ExecutionResult):
             row = {name: getattr(result, name) for name in RESULT_FIELDS}
@@ -71,7 +71,7 @@ _RESULT = TypeAdapter(ExecutionResult)
 
 @dataclass(frozen=True, slots=True)
 class RewardWeights:
-    """Weights of success, cost, latency and the shaped term. Defaults are the specified ones."""
+    """Weights of the reward terms: success, cost, latency and the shaped term."""
 
     alpha: float = 10.0
     beta: float = 0.1
@@ -81,7 +81,7 @@ class RewardWeights:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Cost in USD of the most expensive and seconds of the slowest legal single-worker plan."""
+    """Maximum cost in USD and maximum latency in seconds of the legal single-worker plans."""
 
     cost: float
     latency: float
@@ -123,12 +123,14 @@ def reward_parts(
     weights: RewardWeights | None = None,
     references: References | None = None,
 ) -> dict[str, float]:
-    """Return the terms `success`, `cost`, `latency`, `shaped` of a result; the reward is their sum.
+    """Return the reward terms of a result: `success`, `cost`, `latency` and `shaped`.
+
+    The reward is the sum of the terms.
 
     `normalized` needs `references`, by default the references of the result if it comes from an
     execution (1 USD and 1 s if its workers are free and have no known latency). Ratios of cost and
     latency are clipped to 1. Raises `ConfigError` for an unknown preset or missing references, and
-    `RewardError` as `ExecutionResult.read` does.
+    `RewardError` as `ExecutionResult.validate` does.
     """
     if preset not in get_args(Preset):
         raise ConfigError(f"unknown reward preset {preset!r}; choose from {get_args(Preset)}")
@@ -160,7 +162,7 @@ def compute_reward(
     weights: RewardWeights | None = None,
     references: References | None = None,
 ) -> float:
-    """Return the sum of `reward_parts`, which describes arguments and errors. The default preset is
-    the specified formula."""
+    """Compute the reward of a result as the sum of its `reward_parts`. See `reward_parts` for the
+    arguments and errors. The default preset is the formula of the specification."""
     parts = reward_parts(result, preset=preset, weights=weights, references=references)
     return math.fsum(parts.values())

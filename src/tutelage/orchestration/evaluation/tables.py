@@ -29,7 +29,7 @@ NO_INTERVAL = (
 
 
 def planning_table(test: Mapping[str, Any]) -> Table:
-    """Return the scores of the planner and its baselines, and its gains over the baselines."""
+    """Return a table of the scores of the planner and of its gains over the baselines."""
     rows = [
         [name, *(_percent(scores.get(key)) for key in _SCORES)]
         for name, scores in test["scores"].items()
@@ -49,36 +49,36 @@ def planning_table(test: Mapping[str, Any]) -> Table:
     return _table("Planning, in percent", lead, ("", *_SCORES.values()), rows)
 
 
-def routing_tables(found: Mapping[str, Any] | None) -> list[Table]:
-    """Return the table of an evaluation of routers; an empty list if there is no evaluation."""
-    if not found:
+def routing_tables(results: Mapping[str, Any] | None) -> list[Table]:
+    """Return the tables of a router evaluation, or an empty list without an evaluation."""
+    if not results:
         return []
     rows: list[list[str]] = []
     ends: list[tuple[float | None, float | None]] = []
-    for row in found["rows"]:
-        gap = found["differences"].get(row["name"])
+    for row in results["rows"]:
+        gap = results["differences"].get(row["name"])
         ends.append((row["reward_low"], row["reward_high"]))
         shown = {key: f"{row[key]:.3g}" for key in _ROUTING if key in row} | {
-            "reward": _ranged(row["reward"], *ends[-1]),
-            "gain": "" if gap is None else _ranged(gap["mean"], gap["low"], gap["high"]),
+            "reward": _format_interval(row["reward"], *ends[-1]),
+            "gain": "" if gap is None else _format_interval(gap["mean"], gap["low"], gap["high"]),
         }
         rows.append([row["name"], *(shown[key] for key in _ROUTING)])
     note = "" if all(has_interval(*each) for each in ends) else NO_INTERVAL
     lead = (
-        f"{found['rows'][0]['workflows']} test workflows, run once by each router. Rewards with "
+        f"{results['rows'][0]['workflows']} test workflows, run once by each router. Rewards with "
         "95 % intervals that count the queries that workflows share; gain is the reward of "
-        f"{found['router']} less this one's. {note}"
+        f"{results['router']} less this one's. {note}"
     ).strip()
     return [_table("Routing", lead, ("", *_ROUTING.values()), rows)]
 
 
-def _table(title: str, lead: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table whose columns except the first are right-aligned."""
-    return Table(columns, [TableRow(row) for row in rows], range(1, len(columns)), title, lead)
+def _table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table. All columns except the first are right-aligned."""
+    return Table(columns, [TableRow(row) for row in rows], range(1, len(columns)), title, note)
 
 
-def _ranged(value: float, low: float | None, high: float | None) -> str:
-    """Return a number as text, followed by its interval if it has one."""
+def _format_interval(value: float, low: float | None, high: float | None) -> str:
+    """Format a number, followed by its confidence interval if available."""
     return f"{value:.3g}" + (f" [{low:.3g}, {high:.3g}]" if has_interval(low, high) else "")
 
 

@@ -32,14 +32,14 @@ _DEPTH = 8
 """Maximum depth of nested unions."""
 
 
-def fill(value: object, found: Callable[[re.Match[str]], str]) -> object:
-    """Return an argument with its references replaced, also inside lists and objects."""
-    return with_texts(value, lambda text: _REFERENCE.sub(found, text))
+def fill(value: object, lookup: Callable[[re.Match[str]], str]) -> object:
+    """Replace the references in an argument, also inside lists and objects."""
+    return with_texts(value, lambda text: _REFERENCE.sub(lookup, text))
 
 
 def member(output: str, path: str) -> tuple[object, str]:
-    """Return the value at a path in a JSON output, and the rest of the path if a member or entry
-    does not exist."""
+    """Return the value at a path in a JSON output, and the rest of the path if the value does not
+    exist."""
     steps = re.findall(STEP, path)
     try:
         value: Any = parse_json(output) if steps else output
@@ -57,16 +57,16 @@ def member(output: str, path: str) -> tuple[object, str]:
 
 
 def as_text(value: object) -> str:
-    """Return a value as text for a prompt: strings unchanged, other values as JSON."""
+    """Convert a value to text for a prompt. Values other than strings are written as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool: Tool) -> JSON:
-    """Return the arguments of a tool call: references are replaced, and text is parsed as JSON if
-    the schema does not accept text. Raises `ArgumentError` if a reference cannot be resolved.
-    Values are validated later, by the call."""
+def tool_arguments(args: Mapping[str, object], outputs: Mapping[int, str], tool: Tool) -> JSON:
+    """Resolve the references in the arguments of a tool call. Text is parsed as JSON if the schema
+    does not accept text. Raises `ArgumentError` if a reference cannot be resolved. Values are not
+    validated."""
 
-    def found(match: re.Match[str]) -> str:
+    def resolve(match: re.Match[str]) -> str:
         number, path = int(match[1]), match[2]
         if number not in outputs:
             raise ArgumentError(f"node {number}, which it takes a value from, has no output")
@@ -87,59 +87,59 @@ def tool_arguments(given: Mapping[str, object], outputs: Mapping[int, str], tool
 
     root = tool.parameters
 
-    def read(value: object, branches: Sequence[JSON]) -> object:
+    def convert(value: object, branches: Sequence[JSON]) -> object:
         if isinstance(value, str):
             kinds: set[str] = set()  # empty if the types are unknown
             for each in branches:
                 kind = each.get("type", ())
                 kinds |= {kind} if isinstance(kind, str) else {*kind}
             whole = _REFERENCE.fullmatch(value) is not None
-            return _parsed(_REFERENCE.sub(found, value), kinds, whole=whole)
+            return _parse_text(_REFERENCE.sub(resolve, value), kinds, whole=whole)
         if isinstance(value, (list, tuple)):
             listed = cast("Sequence[object]", value)
             inner = [part for each in branches for part in _branches(each.get("items"), root)]
-            return [read(item, inner) for item in listed]
+            return [convert(item, inner) for item in listed]
         if isinstance(value, Mapping):
             named = cast("Mapping[str, object]", value)
-            return {n: read(item, _members(branches, n, root)) for n, item in named.items()}
+            return {n: convert(item, _members(branches, n, root)) for n, item in named.items()}
         return value
 
-    return cast("JSON", read(given, _branches(root, root)))
+    return cast("JSON", convert(args, _branches(root, root)))
 
 
-def call_key(name: str, given: object, tools: Mapping[str, Tool]) -> str:
-    """Return a key that is the same for equal calls of a tool. The order of members is ignored; 3
+def call_key(name: str, arguments: object, tools: Mapping[str, Tool]) -> str:
+    """Return a key that is the same for equal calls of a tool. The order of members is ignored. 3
     equals 3.0, but true does not equal 1. Arguments may be JSON text. Missing arguments have the
     defaults of the tool's schema."""
 
-    def number(text: str) -> float:
+    def parse_number(text: str) -> float:
         return int(float(text)) if float(text).is_integer() else float(text)
 
-    if isinstance(given, str):
+    if isinstance(arguments, str):
         with suppress(ValueError):
-            given = parse_json(given)
-    if isinstance(given, Mapping) and name in tools:
+            arguments = parse_json(arguments)
+    if isinstance(arguments, Mapping) and name in tools:
         known = tools[name].parameters.get("properties", {}).items()
         defaults = {n: e["default"] for n, e in known if isinstance(e, dict) and "default" in e}
-        given = {**defaults, **cast("Mapping[str, object]", given)}
-    text = json.dumps(with_texts([name, given], str), default=str)
-    return json.dumps(json.loads(text, parse_float=number), sort_keys=True)
+        arguments = {**defaults, **cast("Mapping[str, object]", arguments)}
+    text = json.dumps(with_texts([name, arguments], str), default=str)
+    return json.dumps(json.loads(text, parse_float=parse_number), sort_keys=True)
 
 
 def check_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> None:
-    """Raise `DataError` with the first message of `wrong_arguments`, if any."""
+    """Raise `DataError` for the first invalid argument of a plan. See `find_errors`."""
     for message in wrong_arguments(plan, tools, first).values():
         raise DataError(message)
 
 
 def wrong_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> dict[int, str]:
-    """Return error messages by node, for nodes from `first` on: unknown and missing arguments,
+    """Return error messages by node, starting at node `first`: unknown and missing arguments,
     constant values that do not match the schema, and invalid references."""
-    messages = {index: _wrong(plan, index, tools) for index in range(first, len(plan.nodes))}
+    messages = {index: _find_error(plan, index, tools) for index in range(first, len(plan.nodes))}
     return {index: message for index, message in messages.items() if message}
 
 
-def _wrong(plan: Plan, index: int, tools: Mapping[str, Tool]) -> str:
+def _find_error(plan: Plan, index: int, tools: Mapping[str, Tool]) -> str:
     node = plan.nodes[index]
     where, tool = f"node {index} ({node.tool})", tools.get(node.tool)
     # Without executable tools, arguments are free text for models.
@@ -170,27 +170,27 @@ def _wrong(plan: Plan, index: int, tools: Mapping[str, Tool]) -> str:
     return ""
 
 
-def _parsed(given: str, kinds: set[str], *, whole: bool) -> object:
-    """Return a text parsed for a schema with these types. `whole` is True if it is an entire
-    result. A list of one string becomes that string if only strings are accepted (such as a search
+def _parse_text(text: str, kinds: set[str], *, whole: bool) -> object:
+    """Parse a text for a schema with these types. `whole` is True if the text is an entire result.
+    A list of one string is converted to the string if only strings are accepted (such as a search
     with one hit)."""
     takes_text = not kinds or "string" in kinds
-    if takes_text and not (whole and given[:1] in ("[", "{")):
-        return given
+    if takes_text and not (whole and text[:1] in ("[", "{")):
+        return text
     try:
-        value: object = parse_json(given)
+        value: object = parse_json(text)
     except ValueError:
-        return given
+        return text
     listed = cast("list[object]", value) if isinstance(value, list) else []
     kind = "object" if isinstance(value, dict) else "array"
     if not takes_text or kind in kinds:
         return value
     one = kinds and kinds <= {"string", "null"} and len(listed) == 1
-    return listed[0] if one and isinstance(listed[0], str) else given
+    return listed[0] if one and isinstance(listed[0], str) else text
 
 
 def _branches(schema: object, root: JSON, depth: int = 0) -> list[JSON]:
-    """Return a schema and the schemas in its `$ref`, `anyOf`, `oneOf` and `allOf`."""
+    """Return a schema with all schemas in its `$ref`, `anyOf`, `oneOf` and `allOf`."""
     here = resolve_ref(schema, root)
     parts = [each for key in ("anyOf", "oneOf", "allOf") for each in here.get(key, ())]
     below = [_branches(each, root, depth + 1) for each in parts if depth < _DEPTH]
@@ -198,7 +198,7 @@ def _branches(schema: object, root: JSON, depth: int = 0) -> list[JSON]:
 
 
 def _members(branches: Sequence[JSON], name: str, root: JSON) -> list[JSON]:
-    """Return the schemas of a member of an object."""
+    """Return the schemas of a member of an object schema."""
     listed = [each["properties"][name] for each in branches if name in each.get("properties", {})]
     listed = listed or [each.get("additionalProperties") for each in branches]
     return [schema for each in listed for schema in _branches(each, root)]

@@ -22,26 +22,26 @@ from tutelage.orchestration.plan.dag import Plan
 from tutelage.tools.loading import hint
 
 
-def _types(found: Any) -> tuple[str, ...]:
-    """Return the type names from a list of names, parameters, or a JSON schema."""
-    if isinstance(found, Mapping):
-        fields = cast("Mapping[str, Any]", found)
-        found = list(cast("Mapping[str, Any]", fields.get("properties", fields)).values())
-    if not isinstance(found, (list, tuple)):
-        raise ValueError("pass a list of types")
+def _parse_types(value: Any) -> tuple[str, ...]:
+    """Parse the type names in a list of names, a list of parameters, or a JSON schema."""
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        value = list(cast("Mapping[str, Any]", fields.get("properties", fields)).values())
+    if not isinstance(value, (list, tuple)):
+        raise ValueError("pass a list of type names")
     entries = [
         cast("Mapping[str, Any]", entry).get("type", "any") if isinstance(entry, Mapping) else entry
-        for entry in cast("Sequence[Any]", found)
+        for entry in cast("Sequence[Any]", value)
     ]
     return tuple(str(entry) for entry in entries)
 
 
-_Types = Annotated[tuple[str, ...], BeforeValidator(_types)]
+_Types = Annotated[tuple[str, ...], BeforeValidator(_parse_types)]
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogTool:
-    """Tool of a catalog: its name, description, input types and output types."""
+    """Tool of a catalog, with name, description, input types and output types."""
 
     name: Annotated[str, Field(pattern=r"\S", validation_alias=AliasChoices("id", "name"))]
     description: Annotated[AsText, Field(validation_alias=AliasChoices("desc", "description"))] = ""
@@ -63,7 +63,7 @@ class CatalogTool:
 
 @dataclass(frozen=True)
 class Catalog:
-    """Tools with unique names, in the given order. Raises `DataError` if empty or not unique."""
+    """Ordered tools with unique names. Raises `DataError` if empty or if a name is repeated."""
 
     tools: tuple[CatalogTool, ...]
     _index: Mapping[str, int] = field(init=False, repr=False, compare=False)
@@ -84,7 +84,7 @@ class Catalog:
         return len(self.tools)
 
     def __getitem__(self, name: str) -> CatalogTool:
-        """Return a tool by name. Raises `DataError` with the most similar name if there is none."""
+        """Return a tool by name. Unknown names raise `DataError` with the most similar name."""
         return self.tools[self.index(name)]
 
     @property
@@ -93,7 +93,7 @@ class Catalog:
         return tuple(self._index)
 
     def index(self, name: str) -> int:
-        """Return the index of the tool with that name. Raises `DataError` if there is none."""
+        """Return the index of a tool. Raises `DataError` if the name is unknown."""
         if name not in self._index:
             has = counted(len(self.tools), "tool")
             raise DataError(f"unknown tool {name!r} in a catalog of {has}{hint(name, self._index)}")
@@ -101,7 +101,7 @@ class Catalog:
 
 
 def check_plan(plan: Plan, catalog: Catalog) -> None:
-    """Raise `DataError` with the node if the plan uses a tool that is not in the catalog."""
+    """Raise `DataError` if a node of the plan uses a tool that is not in the catalog."""
     for index, node in enumerate(plan.nodes):
         try:
             catalog[node.tool]
@@ -110,7 +110,7 @@ def check_plan(plan: Plan, catalog: Catalog) -> None:
 
 
 def read_catalog(path: str | Path) -> Catalog:
-    """Read a catalog from a file. Raises `DataError` with file, tool and field."""
+    """Read a catalog from a file. Raises `DataError` with the path, the tool and the field."""
     rows = read_json(path)
     if isinstance(rows, Mapping):
         document = cast("Mapping[str, Any]", rows)
@@ -127,8 +127,8 @@ def read_catalog(path: str | Path) -> Catalog:
 
 
 def tools_of(rows: Iterable[Any]) -> tuple[CatalogTool, ...]:
-    """Return the tools from a list of descriptions or function schemas. Raises `DataError` with the
-    index of an invalid tool."""
+    """Parse tools from descriptions or function schemas. Raises `DataError` with the index of an
+    invalid tool."""
     tools: list[CatalogTool] = []
     for index, row in enumerate(rows):
         function = row.get("function", row) if isinstance(row, dict) else row

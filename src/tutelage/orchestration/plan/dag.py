@@ -27,28 +27,28 @@ REFERENCE = re.compile(r"<node-(\d+)>")
 
 
 def references(value: object) -> tuple[int, ...]:
-    """Return the nodes that an argument references, ascending, also inside lists and mappings."""
+    """Return the sorted indices of the nodes that an argument references, at any depth."""
     text = json.dumps(with_texts(value, str), default=str)
     return tuple(sorted({int(number) for number in REFERENCE.findall(text)}))
 
 
-def with_texts(value: object, change: Callable[[str], str]) -> object:
-    """Return a value with `change` applied to its strings, also inside lists and mappings."""
+def with_texts(value: object, function: Callable[[str], str]) -> object:
+    """Apply a function to all strings of a value, also inside lists and mappings."""
     match value:
         case str():
-            return change(value)
+            return function(value)
         case Mapping():
             inner = cast("Mapping[str, object]", value)
-            return {key: with_texts(each, change) for key, each in inner.items()}
+            return {key: with_texts(each, function) for key, each in inner.items()}
         case list() | tuple():
-            return [with_texts(each, change) for each in cast("Sequence[object]", value)]
+            return [with_texts(each, function) for each in cast("Sequence[object]", value)]
         case _:
             return value
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Subtask of a plan: a tool and its arguments.
+    """Subtask of a plan: a tool with its arguments.
 
     Raises `DataError` if a field has the wrong type or the arguments cannot be stored as JSON.
     """
@@ -86,7 +86,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PlannerCall:
-    """Request to a planner model: messages as (role, text), and the reply without reasoning."""
+    """Request to a planner model: messages as (role, text), and reply without reasoning."""
 
     messages: tuple[tuple[str, str], ...]
     reply: str
@@ -103,7 +103,7 @@ class PlannerCall:
 
 
 class NoPlanError(DataError):
-    """The planner has no plan for an instruction. The message has the reason."""
+    """Raised if the planner has no plan for an instruction. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +141,13 @@ class Plan:
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (i, j) of nodes: i must end before j starts."""
+        """Pairs (i, j) of node indices. Node i must end before node j starts."""
         return tuple((i, j) for j, parents in enumerate(self.dependencies) for i in parents)
 
 
 def check_dag(dependencies: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the nodes of a DAG in topological order, parents first. Raises `DataError` if there is
-    a cycle or a parent does not exist."""
+    """Return the nodes of a DAG in topological order. Raises `DataError` if the graph has a cycle
+    or an unknown parent."""
     count = len(dependencies)
     for child, parents in enumerate(dependencies):
         if lost := [parent for parent in parents if not 0 <= parent < count]:
@@ -158,7 +158,7 @@ def check_dag(dependencies: Sequence[Sequence[int]]) -> tuple[int, ...]:
     try:
         return tuple(TopologicalSorter(dict(enumerate(dependencies))).static_order())
     except CycleError as error:
-        cycle = _short(" -> ".join(str(node) for node in cast("list[int]", error.args[1])), 200)
+        cycle = _shorten(" -> ".join(str(node) for node in cast("list[int]", error.args[1])), 200)
         raise DataError(
             f"the dependencies form a cycle: {cycle!r}; remove one of these references"
         ) from error
@@ -171,8 +171,8 @@ def adjacency(plan: Plan) -> list[list[int]]:
 
 
 def dependencies_of(matrix: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return parent lists from an adjacency matrix. Raises `DataError` if it is not square or has
-    other entries than 0 and 1."""
+    """Convert an adjacency matrix to the list of parents of each node. Raises `DataError` if the
+    matrix is not square or has entries other than 0 and 1."""
     size = len(matrix)
     for i, row in enumerate(matrix):
         if len(row) != size or any(entry not in (0, 1) for entry in row):
@@ -181,7 +181,7 @@ def dependencies_of(matrix: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], .
 
 
 def is_valid_dag(workflow: object) -> bool:
-    """Return True if a workflow's graph is square, has only entries 0 and 1, and has no cycle.
+    """Return True if the adjacency matrix of a workflow is square, binary and acyclic.
 
     The workflow is a `Plan` or an object with `plan` (always valid), an adjacency matrix (lists,
     array or tensor), or a dict with the matrix in `planner_outputs`, `workflow_graph` or
@@ -203,7 +203,7 @@ def is_valid_dag(workflow: object) -> bool:
 
 
 def levels(plan: Plan) -> tuple[tuple[int, ...], ...]:
-    """Return the nodes grouped by depth. Nodes of the same level can run in parallel."""
+    """Group the nodes by depth. Nodes of the same level can run in parallel."""
     dependencies = plan.dependencies
     depth: dict[int, int] = {}
     for node in check_dag(dependencies):
@@ -213,8 +213,8 @@ def levels(plan: Plan) -> tuple[tuple[int, ...], ...]:
 
 
 def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[int, ...]]:
-    """Return the length and the nodes of the longest chain if node i takes `seconds[i]`. For an
-    empty plan this is (0.0, ())."""
+    """Return the duration and the nodes of the critical path if node i takes `seconds[i]`. The
+    result for an empty plan is (0.0, ())."""
     nothing: tuple[float, tuple[int, ...]] = (0.0, ())
     ends: dict[int, tuple[float, tuple[int, ...]]] = {}
     for node in check_dag(plan.dependencies):
@@ -225,19 +225,19 @@ def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[in
 
 
 def to_text(plan: Plan, first: int = 0) -> str:
-    """Return the plan as text, one line per node, by level: number, tool with arguments, and
-    parents. Nodes before `first` are omitted."""
+    """Format a plan as text, grouped by level, with the number, tool, arguments and parents of each
+    node. Nodes before `first` are omitted."""
     lines: list[str] = []
     for number, level in enumerate(levels(plan)):
         shown = [k for k in level if k >= first]
         lines += [f"level {number}"] if shown else []
         for k in shown:
             node, waits = plan.nodes[k], ", ".join(map(str, plan.nodes[k].parents))
-            given = ", ".join(f"{name}={_short(repr(v))}" for name, v in node.arguments.items())
+            given = ", ".join(f"{name}={_shorten(repr(v))}" for name, v in node.arguments.items())
             called = f"{node.tool}({given})" if given else node.tool
             lines.append(f"  [{k}] {called}" + (f"  after {waits}" if waits else ""))
     return "\n".join(lines)
 
 
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _shorten(text: str, limit: int = 60) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -8,7 +8,7 @@ from tutelage.errors import MissingExtraError
 
 
 def check_torch() -> None:
-    """Raise `MissingExtraError` if torch, which the trained planner needs, is not installed."""
+    """Raise `MissingExtraError` if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError(
             "the trained planner needs the package 'torch'; install it with: pip install "

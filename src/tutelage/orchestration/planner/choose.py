@@ -39,7 +39,7 @@ _WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """Plan with its source as text, and the language model that replans if the execution fails."""
+    """Plan with a description of its source, and the planner that replans failed executions."""
 
     plan: Plan
     source: str
@@ -56,8 +56,8 @@ def choose_plan(
     tools: Mapping[str, Tool],
     llm: LLMPlanner | None,
 ) -> ChosenPlan:
-    """Return the plan for an instruction, over the executable `tools` if there are any, otherwise
-    over `catalog` (default: the built-in catalog). `llm` is the result of `llm_planner`.
+    """Generate a plan with the executable `tools`, or with the tools of `catalog` (default: the
+    built-in catalog) if `tools` is empty. `llm` is the result of `llm_planner`.
 
     Raises `ConfigError` if the requested planner is not available, `DataError` if no planner has a
     plan.
@@ -91,7 +91,7 @@ def choose_plan(
 def trained_planner(
     checkpoint: str | Path | None = None, catalog: Catalog | None = None
 ) -> tuple[PlannerModel, str]:
-    """Return the trained planner and its source as text.
+    """Load the trained planner; return it with a description of its source.
 
     Without `checkpoint`, loads the newest planner checkpoint below the working directory, or the
     planner of the package if there is none. Raises `MissingExtraError` without torch, `ModelError`
@@ -121,9 +121,9 @@ def trained_planner(
 def llm_planner(
     config: ExecutionConfig, tools: Mapping[str, Tool], catalog: Catalog | None = None
 ) -> LLMPlanner | None:
-    """Return the language model planner over `tools`, or over the catalog if there are no tools.
-    Return None if the configuration has no model. Raises `ConfigError` if the model is not
-    available or has no known price."""
+    """Create the language model planner for `tools`, or for the catalog if `tools` is empty. Return
+    None if the configuration has no model. Raises `ConfigError` if the model is not available or
+    its price is unknown but needed for the budget."""
     if config.endpoint is None and config.model is None:
         return None
     if config.planner == "trained":
@@ -160,18 +160,18 @@ def llm_planner(
 
 
 def catalog_tools(catalog: Catalog) -> dict[str, Tool]:
-    """Return the tools of a catalog for a language model planner. Workers execute them, so they
-    have no function. A tool without a schema has one text parameter, `input`, for the task."""
+    """Convert a catalog to tools for a language model planner. The tools cannot be called, because
+    workers execute them. A tool without a schema has one text parameter, `input`."""
     plain: dict[str, Any] = {"type": "object", "properties": {"input": {"type": "string"}}}
 
-    def unavailable(**arguments: object) -> object:
+    def raise_error(**arguments: object) -> object:
         raise ConfigError("this tool has no function to call; a worker executes it")
 
     return {
         tool.name: Tool(
             tool.name,
             tool.description,
-            unavailable,
+            raise_error,
             Signature(dict(tool.schema) or plain, json.loads),
         )
         for tool in catalog.tools

@@ -53,7 +53,7 @@ _BOUND = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """Fitted logistic model over the signals, and the threshold below which no tool fits."""
+    """Logistic model of the correctness of a plan, with the threshold for accepting plans."""
 
     mean: tuple[float, ...]
     scale: tuple[float, ...]
@@ -62,17 +62,17 @@ class Confidence:
     threshold: float
 
     def of(self, signals_BS: Tensor) -> Tensor:
-        """Return (B,): the probability that each plan is correct."""
-        rows = _standardized(signals_BS.double(), torch.tensor(self.mean), torch.tensor(self.scale))
+        """Predict the probability that each plan is correct, (B,)."""
+        rows = _standardize(signals_BS.double(), torch.tensor(self.mean), torch.tensor(self.scale))
         return torch.sigmoid(rows @ torch.tensor(self.weights, dtype=torch.float64))
 
 
 @torch.no_grad()
-def plan_signals(model: PlannerModel, found: BeamResult, chosen_BN: Tensor) -> Tensor:
-    """Return (B, S): the signals of the plans that were chosen from these beams. `chosen_BN` holds
+def plan_signals(model: PlannerModel, beams: BeamResult, chosen_BN: Tensor) -> Tensor:
+    """Compute the signals of the plans that were selected from these beams, (B, S). `chosen_BN` has
     indices into the catalog, -1 after the last tool."""
-    text, items = found.text, found.given.items
-    shared_BT, speaks_BPT, real_BP = found.given.shared_BT, text.speaks_BPT, text.real_BP
+    text, items = beams.text, beams.given.items
+    shared_BT, speaks_BPT, real_BP = beams.given.shared_BT, text.speaks_BPT, text.real_BP
     similar_B = torch.zeros(len(items))
     if model.memory is not None:
         similar_B = model.memory.texts.products(items, model.idf).amax(1)
@@ -89,7 +89,7 @@ def plan_signals(model: PlannerModel, found: BeamResult, chosen_BN: Tensor) -> T
     places_BN = chosen_BN.clamp(min=0)
     count_B = real_BN.sum(1).float()
     steps_B = count_B + 1
-    scores_BK = found.scores_BK
+    scores_BK = beams.scores_BK
     first_B = scores_BK[:, 0]
     second_B = scores_BK[:, 1] if scores_BK.shape[1] > 1 else first_B - 20.0
     in_plan_BT = torch.zeros_like(shared_BT, dtype=torch.bool)
@@ -105,8 +105,8 @@ def plan_signals(model: PlannerModel, found: BeamResult, chosen_BN: Tensor) -> T
     anywhere_BT = model.network.set_logits(text)
     shared_BN = shared_BT.gather(1, places_BN)
 
-    def least(values_BT: Tensor) -> Tensor:
-        """Return the minimum over the plan's tools."""
+    def min_over_tools(values_BT: Tensor) -> Tensor:
+        """Return the minimum over the tools of each plan."""
         values_BN = values_BT.gather(1, places_BN)
         return values_BN.masked_fill(~real_BN, float("inf")).amin(1).clamp(max=1e3)
 
@@ -118,10 +118,10 @@ def plan_signals(model: PlannerModel, found: BeamResult, chosen_BN: Tensor) -> T
         (rare_BP * known_BP).sum(1) / rare_B,  # known words, weighted by rarity
         (words_BP * known_BP).sum(1) / words_BP.sum(1).clamp(min=1),  # known words
         (rare_BP * about_BP).sum(1) / rare_B,  # words about the plan's tools, weighted by rarity
-        least(share_BPT.amax(1)),  # best word of the least mentioned tool
+        min_over_tools(share_BPT.amax(1)),  # best word of the least mentioned tool
         (shared_BN * real_BN).sum(1) / count_B.clamp(min=1),  # text shared with its tools, mean
-        least(shared_BT),  # text shared with its tools, minimum
-        least(F.logsigmoid(anywhere_BT)),  # log-probability of the least likely tool
+        min_over_tools(shared_BT),  # text shared with its tools, minimum
+        min_over_tools(F.logsigmoid(anywhere_BT)),  # log-probability of the least likely tool
         anywhere_BT.masked_fill(in_plan_BT, -30.0).amax(1),  # best tool outside the plan
         words_BP.sum(1).log1p(),
         count_B,
@@ -135,49 +135,49 @@ def plan_signals(model: PlannerModel, found: BeamResult, chosen_BN: Tensor) -> T
 def calibrate(
     model: PlannerModel, held_out: Sequence[Workflow], seeds: SeedTree
 ) -> Confidence | None:
-    """Return the confidence model, fitted on workflows that were not used for training. Return None
-    if they are not sufficient to fit it. Sets `model.confidence` to None."""
+    """Fit the confidence model on workflows that were not used for training. Return None if there
+    are not enough workflows. Sets `model.confidence` to None."""
     whole, kept = model.catalog, list(held_out[:MOST])
     model.confidence = None
     rows: list[Tensor] = []
     right: list[bool] = []
 
-    def plan(texts: Sequence[str], wanted: Sequence[Plan] | None) -> None:
+    def add_signals(texts: Sequence[str], plans: Sequence[Plan] | None) -> None:
         for found in model.searched(texts, model.settings) if texts else ():
             rows.append(plan_signals(model, found, found.best(model.settings.consensus)))
             for made in model.decided(found, model.settings):
-                gold = None if wanted is None else wanted[len(right)]
+                gold = None if plans is None else plans[len(right)]
                 right.append(gold is not None and same_tools(made.plan, gold))
 
-    plan([w.instruction for w in kept], [w.plan for w in kept])
-    plan(other_requests(whole, min(OTHERS, max(20, len(kept))), seeds.child("others")), None)
+    add_signals([w.instruction for w in kept], [w.plan for w in kept])
+    add_signals(other_requests(whole, min(OTHERS, max(20, len(kept))), seeds.child("others")), None)
     for rest in reduced(whole, seeds.child("left out")):
         lost = {*whole.names} - {*rest.names}
         open_ = [w for w in kept if lost.issuperset(w.tools) or len(lost & {*w.tools}) > 1]
         if open_:
             model.use_catalog(rest)
-            plan([w.instruction for w in open_], None)
+            add_signals([w.instruction for w in open_], None)
     model.use_catalog(whole)
     return fit_confidence(torch.cat(rows), right, len(kept))
 
 
 def reduced(catalog: Catalog, seeds: SeedTree) -> list[Catalog]:
-    """Return up to `PARTS` catalogs, each without one random part of the tools, or an empty list if
-    the catalog has only one tool."""
+    """Return up to `PARTS` catalogs, each without a random subset of the tools. The list is empty
+    if the catalog has only one tool."""
     names = list(catalog.names)
     seeds.python().shuffle(names)
     parts = [names[part::PARTS] for part in range(min(PARTS, len(names)) if len(names) > 1 else 0)]
     return [Catalog(tuple(t for t in catalog.tools if t.name not in part)) for part in parts]
 
 
-def same_tools(made: Plan, wanted: Plan) -> bool:
-    """Return True if both plans have the same tools with the same counts. Edges are ignored."""
-    return Counter(n.tool for n in made.nodes) == Counter(n.tool for n in wanted.nodes)
+def same_tools(plan: Plan, gold: Plan) -> bool:
+    """Return True if both plans have the same multiset of tools. Edges are ignored."""
+    return Counter(n.tool for n in plan.nodes) == Counter(n.tool for n in gold.nodes)
 
 
 def other_requests(catalog: Catalog, count: int, seeds: SeedTree) -> list[str]:
-    """Return at most `count` different everyday requests on topics that no tool's name or
-    description mentions."""
+    """Sample up to `count` distinct everyday requests about topics that no name or description of
+    a tool mentions."""
     known: set[str] = set()
     for tool in catalog.tools:
         known.update(words_of(f"{tool.name} {tool.description}"))
@@ -194,19 +194,19 @@ def other_requests(catalog: Catalog, count: int, seeds: SeedTree) -> list[str]:
     return list(found)
 
 
-def floor_of(held_out: int) -> float:
-    """Return the minimum threshold for a number of held-out plans.
+def min_threshold(count: int) -> float:
+    """Return the lower bound of the threshold for a number of held-out plans.
 
     A kind of mistake that is a share s of all plans occurs in none of n held-out plans with
     probability (1 - s)^n. Mistakes with a share of up to 1 - DOUBT^(1 / n) may therefore be unknown
     to the model, and lower confidences mean nothing: 0.45 for 5 plans, 0.14 for 20, 0.01 for 400.
     The result is at most 0.5, because a plan that is more likely correct than wrong is allowed.
     """
-    return min(0.5, max(LOWEST, 1 - DOUBT ** (1 / held_out)))
+    return min(0.5, max(LOWEST, 1 - DOUBT ** (1 / count)))
 
 
 def fit_confidence(signals_BS: Tensor, right_B: Sequence[bool], held_out: int) -> Confidence | None:
-    """Return the model and its threshold, or None if all plans are correct or all are wrong.
+    """Fit the confidence model. Return None if all plans are correct or all plans are wrong.
 
     `held_out` is the number of workflows behind the plans. It sets a lower bound of the threshold.
     """
@@ -215,7 +215,7 @@ def fit_confidence(signals_BS: Tensor, right_B: Sequence[bool], held_out: int) -
         return None
     values = signals_BS.double()
     mean, scale = values.mean(0), values.std(0, correction=0).clamp(min=1e-6)
-    rows = _standardized(values, mean, scale)
+    rows = _standardize(values, mean, scale)
     penalty = torch.full((rows.shape[1],), _PENALTY, dtype=torch.float64)
     penalty[-1] = 1e-6
     weights = fit_logistic(rows, wanted, penalty, torch.zeros_like(penalty))
@@ -226,20 +226,21 @@ def fit_confidence(signals_BS: Tensor, right_B: Sequence[bool], held_out: int) -
     # one alone is a poor bound.
     below = chance[chance < threshold]
     threshold = (threshold + float(below.max())) / 2 if len(below) else threshold
-    threshold = min(HIGHEST, max(floor_of(held_out), threshold))
+    threshold = min(HIGHEST, max(min_threshold(held_out), threshold))
     mean_S, scale_S, weights_S = (tuple(each.tolist()) for each in (mean, scale, weights))
     return Confidence(mean_S, scale_S, weights_S, threshold)
 
 
-def _standardized(values_BS: Tensor, mean_S: Tensor, scale_S: Tensor) -> Tensor:
+def _standardize(values_BS: Tensor, mean_S: Tensor, scale_S: Tensor) -> Tensor:
     """Return the standardized and clipped signals with a column of ones appended."""
     rows = ((values_BS - mean_S.double()) / scale_S.double()).clamp(-_BOUND, _BOUND)
     return torch.cat([rows, torch.ones(len(rows), 1, dtype=torch.float64)], dim=1)
 
 
-def fit_logistic(rows_BS: Tensor, wanted_B: Tensor, penalty_S: Tensor, first_S: Tensor) -> Tensor:
-    """Return (S,) weights that maximize the log-likelihood of `wanted_B` (0 or 1) minus `penalty_S`
-    / 2 times their squared distance from `first_S`, by Newton's method in double precision.
+def fit_logistic(rows_BS: Tensor, labels_B: Tensor, penalty_S: Tensor, prior_S: Tensor) -> Tensor:
+    """Fit a logistic regression to `labels_B` (0 or 1) by Newton's method; return the weights (S,).
+
+    The L2 penalty is `penalty_S` / 2 times the squared distance from `prior_S`.
 
     A full step overshoots if the weights are confidently wrong, and the iteration may then
     oscillate forever. A step that does not lower the loss is therefore halved until it does.
@@ -247,13 +248,13 @@ def fit_logistic(rows_BS: Tensor, wanted_B: Tensor, penalty_S: Tensor, first_S: 
 
     def loss(weights: Tensor) -> float:
         scores = rows_BS @ weights
-        missed = F.softplus(scores).sum() - wanted_B @ scores
-        return float(missed + (penalty_S * (weights - first_S) ** 2).sum() / 2)
+        missed = F.softplus(scores).sum() - labels_B @ scores
+        return float(missed + (penalty_S * (weights - prior_S) ** 2).sum() / 2)
 
-    weights, now = first_S.clone(), loss(first_S)
+    weights, now = prior_S.clone(), loss(prior_S)
     for _ in range(100):
         chance = torch.sigmoid(rows_BS @ weights)
-        slope = rows_BS.T @ (chance - wanted_B) + penalty_S * (weights - first_S)
+        slope = rows_BS.T @ (chance - labels_B) + penalty_S * (weights - prior_S)
         curve = (rows_BS * (chance * (1 - chance))[:, None]).T @ rows_BS + penalty_S.diag()
         step = torch.linalg.solve(curve, slope)
         for _ in range(50):

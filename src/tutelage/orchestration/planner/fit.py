@@ -5,7 +5,7 @@ that is validated and kept. The held-out share decides when to reduce the learni
 stop early. The search weights (retrieval prior, consensus, length, edge threshold) are then chosen
 on that share. With `refit`, the best planner is trained for a few more epochs on all workflows,
 including the held-out share. Random numbers come from the seed tree by epoch, so a trainer restored
-from `state` continues exactly as the original. Batches contain texts of similar length, and
+from `get_state` continues exactly as the original. Batches contain texts of similar length, and
 constant inputs (features, shared words) are computed once. `orchestration/job.py` runs the training
 in a folder.
 """
@@ -64,8 +64,8 @@ _FEW_STEPS = {"early_stopping": 100, "plateau_patience": 40}
 
 
 @dataclass(slots=True)
-class _Progressed:
-    """State of a training run, as plain data."""
+class _TrainingState:
+    """Serializable state of a training run."""
 
     stage: Stage = "search"
     epoch: int = 0
@@ -83,7 +83,7 @@ class _Progressed:
 
 
 class PlannerTrainer:
-    """Supervised training of a planner. Call `epoch` until `done`; `model` is then trained."""
+    """Supervised trainer of a planner. Call `train_epoch` until `done`, then use `model`."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class PlannerTrainer:
     ) -> None:
         self.train, self.held_out = list(train), list(held_out)
         self.catalog, self.settings, self.seeds = catalog, settings, seeds
-        self.at = _Progressed(rate=settings.learning_rate)
+        self.at = _TrainingState(rate=settings.learning_rate)
         self.best: dict[str, Any] | None = None
         workflows = self.train + self.held_out
         longest = max(len(w.tools) for w in workflows)
@@ -106,7 +106,7 @@ class PlannerTrainer:
         )
         self.confidence: Confidence | None = None
         """Confidence model of the best epoch; None before the search stage ends."""
-        self._begin(self.train)
+        self._build(self.train)
 
     @property
     def done(self) -> bool:
@@ -115,7 +115,7 @@ class PlannerTrainer:
 
     @property
     def epochs_left(self) -> int:
-        """Maximum number of remaining epochs of this stage."""
+        """Maximum number of remaining epochs in this stage."""
         wanted = self.settings.num_epochs if self.at.stage == "search" else self._refit_epochs
         return max(0, wanted - self.at.epoch)
 
@@ -142,7 +142,7 @@ class PlannerTrainer:
         batches = drawn(sizes, self.settings.batch_size, place.child("order").numpy())
         self.model.train()
         totals: dict[str, float] = {}
-        with _seeded(place.child("dropout")):
+        with _seed_torch(place.child("dropout")):
             for chosen in batches:
                 loss = self._loss(prepared.rows(chosen), targets.rows(chosen))
                 self.optimizer.zero_grad()
@@ -158,23 +158,23 @@ class PlannerTrainer:
                     value = float(part.detach()) * len(chosen) / len(sizes)
                     totals[name] = totals.get(name, 0.0) + value
         self.at.epoch += 1
-        self._swap()
+        self._swap_weights()
         metrics = {"train_loss": totals.pop("total_loss"), **totals, "learning_rate": self.at.rate}
         metrics |= {} if refit else self._validate()
-        ended = self.at.epoch >= self._refit_epochs if refit else self._judge(metrics)
+        ended = self.at.epoch >= self._refit_epochs if refit else self._update_best(metrics)
         if ended:
             (self._finish if refit else self._end_search)()
         else:
-            self._swap()
+            self._swap_weights()
         return metrics
 
-    def _loss(self, given: EncodedInstructions, targets: PlanTargets) -> dict[str, torch.Tensor]:
+    def _loss(self, inputs: EncodedInstructions, targets: PlanTargets) -> dict[str, torch.Tensor]:
         weight = self.settings.lambda_dag
-        return self.model.compute_supervised_loss(self.model(given), targets, weight)
+        return self.model.compute_supervised_loss(self.model(inputs), targets, weight)
 
     @torch.no_grad()
-    def _swap(self) -> None:
-        """Swap the trained weights and their running average."""
+    def _swap_weights(self) -> None:
+        """Swap the model weights and their running average."""
         for weight, average in zip(self.model.parameters(), self.average, strict=True):
             kept = weight.clone()
             weight.copy_(average)
@@ -182,7 +182,7 @@ class PlannerTrainer:
 
     @torch.no_grad()
     def _validate(self) -> dict[str, float]:
-        """Return the loss and the scores of greedy plans on the held-out workflows."""
+        """Compute the loss and the scores of greedy plans on the held-out workflows."""
         self.model.eval()
         loss = 0.0
         prepared, targets = self._held_out
@@ -202,8 +202,8 @@ class PlannerTrainer:
         steps = math.ceil(len(self.train) / self.settings.batch_size)
         return max(getattr(self.settings, name), math.ceil(_FEW_STEPS[name] / steps))
 
-    def _judge(self, metrics: dict[str, float]) -> bool:
-        """Keep the best weights and reduce the rate on a plateau. Return True to end the stage.
+    def _update_best(self, metrics: dict[str, float]) -> bool:
+        """Save the best weights and reduce the learning rate on a plateau. Return True to stop.
 
         The best epoch is the epoch with the best plans. Its validation loss is reported.
         """
@@ -235,7 +235,7 @@ class PlannerTrainer:
             return
         self.at.stage, self.at.epoch = "refit", 0
         self.at.rate = self.at.rates[self.at.best_epoch - 1]
-        self._begin(self.train + self.held_out, {**self.best, "steps": self.steps})
+        self._build(self.train + self.held_out, {**self.best, "steps": self.steps})
 
     def _finish(self) -> None:
         self.model.remember(self.remembered)
@@ -246,7 +246,7 @@ class PlannerTrainer:
     # -------------------------------------------------------------- state
 
     def state(self) -> dict[str, Any]:
-        """Return the state needed to continue the training, as tensors and plain data."""
+        """Return the training state for a checkpoint, as tensors and plain data."""
         return {
             "at": asdict(self.at),
             "search": asdict(self.search),
@@ -259,22 +259,22 @@ class PlannerTrainer:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a result of `state`, with the same data, settings and seeds."""
-        self.at = _Progressed(**state["at"])
+        """Restore the training state. Data, settings and seeds must be the same."""
+        self.at = _TrainingState(**state["at"])
         self.search = SearchSettings(**state["search"])
         sure = state["confidence"]
         self.confidence = None if sure is None else Confidence(**sure)
         self.best = state["best"]
         everything = self.at.stage == "refit" or (self.done and self.settings.refit)
-        self._begin(self.train + self.held_out if everything else self.train, state)
+        self._build(self.train + self.held_out if everything else self.train, state)
         self.average = list(state["average"])
         if self.done:
             self._finish()
 
-    def _begin(self, workflows: list[Workflow], state: Mapping[str, Any] | None = None) -> None:
-        """Create a model and an optimizer for these workflows, with the weights and steps of
-        `state` if it is given. Without it, the initial weights are the same at every call."""
-        with _seeded(self.seeds.child("weights")):
+    def _build(self, workflows: list[Workflow], state: Mapping[str, Any] | None = None) -> None:
+        """Create a model and an optimizer for these workflows. Weights and steps are loaded from
+        `state`; without a state, the initial weights are the same at every call."""
+        with _seed_torch(self.seeds.child("weights")):
             self.model = PlannerModel.of(
                 self.train + self.held_out, self.catalog, self.settings.width
             )
@@ -287,10 +287,10 @@ class PlannerTrainer:
         self.steps = 0 if state is None else state["steps"]
         self.remembered = workflows
         """Workflows of this stage, in order. At the end they become the memory of the model."""
-        self._given_stage = self._given(workflows)
-        self._held_out = self._given(self.held_out)
+        self._given_stage = self._prepare(workflows)
+        self._held_out = self._prepare(self.held_out)
 
-    def _given(self, workflows: list[Workflow]) -> tuple[EncodedInstructions, PlanTargets]:
+    def _prepare(self, workflows: list[Workflow]) -> tuple[EncodedInstructions, PlanTargets]:
         prepared = self.model.prepare([w.instruction for w in workflows])
         return prepared, PlanTargets.of(workflows, self.model.vocabulary)
 
@@ -298,7 +298,7 @@ class PlannerTrainer:
 def tune(
     model: PlannerModel, held_out: Sequence[Workflow], search: SearchSettings
 ) -> SearchSettings:
-    """Return the search settings with the best plans for the held-out workflows.
+    """Return the search settings with the best scores on the held-out workflows.
 
     A weight is changed from its start value only if the gain is above half the standard error of
     the difference, so a small held-out set changes little.
@@ -326,29 +326,29 @@ def _sample_scores(
     model: PlannerModel,
     held_out: Sequence[Workflow],
     beams: Sequence[BeamResult],
-    how: SearchSettings,
+    settings: SearchSettings,
 ) -> torch.Tensor:
-    planned = [plan for found in beams for plan in model.decided(found, how)]
+    planned = [plan for found in beams for plan in model.decided(found, settings)]
     plan_scores = PlanScores.of([p.plan for p in planned], held_out)
     parts = (plan_scores.node_f1, plan_scores.edge_f1, plan_scores.exact_nodes)
     return torch.tensor(parts, dtype=torch.float64).mean(0)
 
 
-def drawn(sizes: Sequence[int], batch: int, draw: np.random.Generator) -> list[list[int]]:
-    """Return the batches of an epoch: shuffled, then sorted by size within pools of a few batches,
-    so that a batch has texts of similar length and little padding."""
-    order = draw.permutation(len(sizes))
+def drawn(sizes: Sequence[int], size: int, rng: np.random.Generator) -> list[list[int]]:
+    """Return the indices of the batches of an epoch: shuffled, then sorted by size within pools of
+    a few batches to reduce padding."""
+    order = rng.permutation(len(sizes))
     items: list[list[int]] = []
-    for begin in range(0, len(order), _POOL * batch):
-        pool = sorted(order[begin : begin + _POOL * batch].tolist(), key=sizes.__getitem__)
-        made = [pool[i : i + batch] for i in range(0, len(pool), batch)]
-        items += [made[i] for i in draw.permutation(len(made)).tolist()]
+    for begin in range(0, len(order), _POOL * size):
+        pool = sorted(order[begin : begin + _POOL * size].tolist(), key=sizes.__getitem__)
+        made = [pool[i : i + size] for i in range(0, len(pool), size)]
+        items += [made[i] for i in rng.permutation(len(made)).tolist()]
     return items
 
 
 @contextmanager
-def _seeded(place: SeedTree) -> Generator[None]:
-    """Seed torch's random generator from a seed tree node, and restore its state on exit."""
+def _seed_torch(seeds: SeedTree) -> Generator[None]:
+    """Seed the random generator of torch, and restore its state on exit."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(place.value())
+        torch.manual_seed(seeds.value())
         yield

@@ -75,10 +75,10 @@ _NODES = TypeAdapter(_Nodes)
 
 @dataclass(slots=True)
 class LLMPlanner:
-    """Planner that uses a language model. `calls` are the requests that it made."""
+    """Planner that prompts a language model. `calls` lists its requests."""
 
     connect: Callable[[], ChatClient]
-    """Create a client for one plan, in the event loop that runs the request."""
+    """Function that creates a client for one plan, in the event loop that runs the request."""
     tools: Mapping[str, Tool]
     sampling: Sampling = field(default_factory=lambda: Sampling(0.0, max_tokens=1024))
     instructions: str = SYSTEM
@@ -92,15 +92,15 @@ class LLMPlanner:
     """True if the reply is constrained by a schema. Set to False if the server rejects schemas."""
 
     def plan(self, instruction: str, budget: Budget | None = None) -> Plan:
-        """Return the plan; the cost of the requests is spent from the budget. Raises `NoPlanError`
-        if the model declines or writes no valid plan, `EngineError` if the first request fails, and
-        `ConfigError` if the budget is too small for it."""
+        """Generate a plan; its requests are paid from the budget. Raises `NoPlanError` if the model
+        declines or writes no valid plan, `EngineError` if the first request fails, and
+        `ConfigError` if the budget is too small."""
         return asyncio.run(self.aplan(instruction, budget))
 
     async def aplan(self, instruction: str, budget: Budget | None = None) -> Plan:
-        """Return the plan, as `plan` does."""
+        """Generate a plan asynchronously. See `plan`."""
         request = _REQUEST.format(instruction)
-        plan = await self._ask(
+        plan = await self._extend(
             Plan(instruction, ()), request, budget or Budget(), lambda _, call: None
         )
         if not plan.nodes:
@@ -108,42 +108,42 @@ class LLMPlanner:
         return plan
 
     async def rest(self, execution: Execution, budget: Budget, record: PlanningObserver) -> Plan:
-        """Return the plan of a failed execution with further nodes, or without new nodes if nothing
-        can help. `record` is called for each request. Raises `NoPlanError`, and `ConfigError` as
-        `plan` does."""
+        """Replan a failed execution: return its plan with additional nodes, or unchanged if the
+        model adds no nodes. `record` is called for each request. Raises `NoPlanError`, or
+        `ConfigError` if the budget is too small."""
         plan = execution.plan
-        lines = "\n".join(_line(execution, node) for node in range(len(plan.nodes)))
+        lines = "\n".join(_format_node(execution, node) for node in range(len(plan.nodes)))
         rest = _REST.format(lines, len(plan.nodes))
         lost = {node.node for node in execution.nodes if not node.kept}
         request = f"{_REQUEST.format(plan.instruction)}\n\n{rest}"
         try:
-            return await self._ask(plan, request, budget, record, lost)
+            return await self._extend(plan, request, budget, record, lost)
         except EngineError as error:
             raise NoPlanError(f"{_UNASKED}: {error}") from error
 
-    async def _ask(
+    async def _extend(
         self,
-        before: Plan,
+        base: Plan,
         request: str,
         budget: Budget,
         record: PlanningObserver = lambda request, call: None,
-        lost: Container[int] = (),
+        failed: Container[int] = (),
     ) -> Plan:
-        """Return `before` with the nodes that the model adds. An invalid reply is retried once.
-        `lost` contains the nodes that have no result."""
+        """Prompt the model for nodes and append them to a plan. An invalid reply is retried once.
+        `failed` contains the nodes without a result."""
         made: list[PlannerCall] = []
-        shown = nearest_tools(self.tools, before.instruction)
+        shown = nearest_tools(self.tools, base.instruction)
         messages = _messages(request, shown, self.instructions)
         client = self.connect()
         try:
             reply = await self._chat(client, messages, shown, budget, made, record)
             try:
-                plan = self._read(reply, before, lost)
+                plan = self._parse_reply(reply, base, failed)
             except DataError as error:
                 again = _AGAIN.format(_cut(str(error), SHOWN_RESULT))
                 messages += [Message("assistant", _cut(reply, SHOWN_REPLY)), Message("user", again)]
                 reply = await self._chat(client, messages, shown, budget, made, record)
-                plan = self._read(reply, before, lost)
+                plan = self._parse_reply(reply, base, failed)
             return replace(plan, calls=(*plan.calls, *made))
         except (EngineError, ConfigError) as error:
             if not made:
@@ -163,11 +163,11 @@ class LLMPlanner:
         messages: Sequence[Message],
         tools: Mapping[str, Tool],
         budget: Budget,
-        made: list[PlannerCall],
+        calls: list[PlannerCall],
         record: PlanningObserver,
     ) -> str:
-        """Reserve the maximum cost of a request, send it and return the reply. Raises `ConfigError`
-        if the budget is too small."""
+        """Reserve the maximum cost of a request, send the request and return the reply. Raises
+        `ConfigError` if the budget is too small."""
         # Upper bound: one input token per byte, and the maximum number of output tokens.
         schema = json.dumps(plan_schema(tools)) if self.constrained else ""
         texts = [*(message.content or "" for message in messages), schema]
@@ -179,7 +179,7 @@ class LLMPlanner:
                 f"{max(0.0, budget.left or 0.0):.6f} of {budget.limit!r} USD are left; raise "
                 "--budget"
             )
-        started, number = time.time(), len(made)
+        started, number = time.time(), len(calls)
         sent = tuple((message.role, message.content or "") for message in messages)
         lost = PlannerCall(sent, "", bound, started=started, bound=bound)
         call: PlannerCall | None = None  # None if the request was not billed
@@ -193,7 +193,7 @@ class LLMPlanner:
         finally:
             record(number, call or replace(lost, cost=0.0))
             if call is not None:
-                made.append(call)
+                calls.append(call)
                 self.calls.append(call)
             budget.settle(bound, 0.0 if call is None else call.cost)
         assert call is not None  # otherwise the exception was raised
@@ -221,29 +221,29 @@ class LLMPlanner:
         cost = self.price(*tokens)
         return PlannerCall(asked, call.answer, cost, *told, call.started, call.seconds)
 
-    def _read(self, reply: str, before: Plan, lost: Container[int]) -> Plan:
-        """Return the plan with the nodes of a reply. Raises `DataError` if it is invalid."""
-        nodes = read_as(_NODES, _json_of(reply), "this is no plan: it").nodes
+    def _parse_reply(self, reply: str, base: Plan, failed: Container[int]) -> Plan:
+        """Append the nodes of a reply to a plan. Raises `DataError` if the reply is invalid."""
+        nodes = read_as(_NODES, _find_json(reply), "this is no plan: it").nodes
         if unknown := [node.tool for node in nodes if node.tool not in self.tools]:
             raise DataError(f"there is no tool {unknown[0]!r}{hint(unknown[0], self.tools)}")
-        if gone := [k for node in nodes for k in node.parents if k in lost]:
+        if gone := [k for node in nodes for k in node.parents if k in failed]:
             raise DataError(f"node {gone[0]} has no result")
-        plan = replace(before, nodes=(*before.nodes, *nodes))
-        check_arguments(plan, self.tools, len(before.nodes))
+        plan = replace(base, nodes=(*base.nodes, *nodes))
+        check_arguments(plan, self.tools, len(base.nodes))
         return plan
 
 
-def _cut(text: str, most: int) -> str:
-    """Return the text, truncated to `most` characters with a note of the removed length."""
-    more = len(text) - most
-    return text if more <= 0 else f"{text[:most]} ... ({more:,} more characters)"
+def _cut(text: str, limit: int) -> str:
+    """Truncate a text to `limit` characters and append the number of removed characters."""
+    more = len(text) - limit
+    return text if more <= 0 else f"{text[:limit]} ... ({more:,} more characters)"
 
 
-def _json_of(said: str) -> Any:
-    """Return the JSON object in a reply, which may be in a code fence or between words. Raises
-    `DataError` with the position of the error if there is no valid JSON."""
-    begin, end = said.find("{"), said.rfind("}")
-    text = said[begin : end + 1] if 0 <= begin < end else said
+def _find_json(reply: str) -> Any:
+    """Extract the JSON object from a reply with other text. Raises `DataError` with the position of
+    the error if there is no valid JSON."""
+    begin, end = reply.find("{"), reply.rfind("}")
+    text = reply[begin : end + 1] if 0 <= begin < end else reply
     try:
         return parse_json(text, loads=loads)
     except ValueError as error:
@@ -251,19 +251,19 @@ def _json_of(said: str) -> Any:
 
 
 def demonstration(instruction: str, plan: str, tools: Mapping[str, Tool]) -> list[Message]:
-    """Return a training conversation for a planner model: its prompt, and `plan` as the reply."""
+    """Return a training conversation for a planner model: the prompt, and the plan as reply."""
     shown = nearest_tools(tools, instruction)
     return [*_messages(_REQUEST.format(instruction), shown, SYSTEM), Message("assistant", plan)]
 
 
 def _messages(request: str, tools: Mapping[str, Tool], instructions: str) -> list[Message]:
-    told = "\n".join(_described(tool) for tool in tools.values())
+    told = "\n".join(_format_tool(tool) for tool in tools.values())
     return [Message("system", instructions + told), Message("user", request)]
 
 
 def plan_schema(tools: Mapping[str, Tool]) -> JSON:
-    """Return the JSON schema of a plan over these tools. It does not restrict arguments, because
-    any of them may be a reference; arguments are checked afterwards."""
+    """Return the JSON schema of a plan with these tools. The schema does not restrict arguments,
+    because arguments may be references. They are validated later."""
     node: JSON = {
         "type": "object",
         "properties": {
@@ -283,23 +283,23 @@ def plan_schema(tools: Mapping[str, Tool]) -> JSON:
 
 
 def nearest_tools(tools: Mapping[str, Tool], instruction: str) -> dict[str, Tool]:
-    """Return the tools for a prompt: all, or those that share the rarest words with the
-    instruction, in their original order."""
+    """Select up to `SHOWN_TOOLS` tools for a prompt, by the words shared with the instruction,
+    weighted by rarity. The order of the tools is kept."""
 
-    def words_of(text: str) -> set[str]:
+    def split_words(text: str) -> set[str]:
         return {*re.findall(r"[a-z]+|\d+", text.lower())}
 
-    words = {name: words_of(f"{name} {tool.description}") for name, tool in tools.items()}
+    words = {name: split_words(f"{name} {tool.description}") for name, tool in tools.items()}
     uses = Counter(word for own in words.values() for word in own)
-    asked = words_of(instruction)
+    asked = split_words(instruction)
     scores = {n: math.fsum(1 / uses[word] for word in own & asked) for n, own in words.items()}
     best = sorted(tools, key=lambda name: -scores[name])[:SHOWN_TOOLS]
     return {name: tool for name, tool in tools.items() if name in best}
 
 
-def _described(tool: Tool) -> str:
-    """Format a tool: name, parameters with types, description, and parameter descriptions."""
-    takes, root = _members(tool.parameters, tool.parameters, 0), tool.parameters
+def _format_tool(tool: Tool) -> str:
+    """Format a tool for the prompt: name, parameters with types, and descriptions."""
+    takes, root = _format_members(tool.parameters, tool.parameters, 0), tool.parameters
     lines = [f"- {tool.name}({takes}): {' '.join(tool.description.split())}"]
     for name, each in cast("JSON", root.get("properties", {})).items():
         here = resolve_ref(each, root) | (cast("JSON", each) if isinstance(each, dict) else {})
@@ -308,42 +308,42 @@ def _described(tool: Tool) -> str:
     return "\n".join(lines)
 
 
-def _members(schema: JSON, root: JSON, depth: int) -> str:
+def _format_members(schema: JSON, root: JSON, depth: int) -> str:
     known, required = cast("JSON", schema.get("properties", {})), schema.get("required", ())
     return ", ".join(
-        f"{name}{'' if name in required else '?'}: {_kind(each, root, depth)}"
+        f"{name}{'' if name in required else '?'}: {_format_type(each, root, depth)}"
         for name, each in known.items()
     )
 
 
-def _kind(schema: object, root: JSON, depth: int) -> str:
-    """Format the type of a parameter, without null and with the members of objects."""
+def _format_type(schema: object, root: JSON, depth: int) -> str:
+    """Format the type of a parameter, without null but with the members of objects."""
     here = resolve_ref(schema, root)
     parts = here.get("allOf", ())
     union = union_branches(here, root) or (parts if len(parts) == 1 else ())
     branches = [resolve_ref(each, root) for each in union]
     some = [each for each in branches if each.get("type") != "null"]
     if len(some) == 1 and some[0] is not here:
-        return _kind(some[0], root, depth)
+        return _format_type(some[0], root, depth)
     if len(some) > 1 and depth < 2 * _DEPTH:
-        return " or ".join(dict.fromkeys(_kind(each, root, depth + 1) for each in some))
+        return " or ".join(dict.fromkeys(_format_type(each, root, depth + 1) for each in some))
     if "enum" in here or "const" in here:
         return "|".join(map(str, here.get("enum", [here.get("const")])))
     told = here.get("type", "object" if "properties" in here else "any")
     kind = told if isinstance(told, str) else " or ".join(each for each in told if each != "null")
     if kind == "object" and here.get("properties") and depth < _DEPTH:
-        return f"object {{{_members(here, root, depth + 1)}}}"
+        return f"object {{{_format_members(here, root, depth + 1)}}}"
     if "format" in here:
         kind += f" ({here['format']})"
     items = here.get("items" if kind == "array" else "additionalProperties")
     if not isinstance(items, dict) or depth >= _DEEPEST:
         return kind
-    inner = _kind(items, root, depth + 1)
+    inner = _format_type(items, root, depth + 1)
     return f"{kind} of ({inner})" if " or " in inner else f"{kind} of {inner}"
 
 
-def _line(execution: Execution, index: int) -> str:
-    """Format a node and its result for the model."""
+def _format_node(execution: Execution, index: int) -> str:
+    """Format a node and its result for the prompt."""
     node, result = execution.plan.nodes[index], execution.nodes[index]
     given = json.dumps(dict(node.arguments), ensure_ascii=False, default=str)
     said = _cut((result.output if result.kept else result.reason) or "", SHOWN_RESULT)

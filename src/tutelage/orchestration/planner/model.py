@@ -56,7 +56,7 @@ _NEVER = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """Settings of the beam search. The weights are chosen on the validation set."""
+    """Settings of the beam search. The weights are tuned on the validation set."""
 
     beam: int = 4
     prior_weight: float = 0.0
@@ -72,17 +72,17 @@ class SearchSettings:
 
 
 class EncodedInstructions(NamedTuple):
-    """Instructions with their features, which stay the same in all epochs."""
+    """Instructions with their precomputed features."""
 
     instructions: Sequence[str]
     items: Sequence[Features]
     shared_BT: Tensor
     """Amount of text that each instruction shares with each tool."""
 
-    def rows(self, chosen: Sequence[int]) -> EncodedInstructions:
+    def rows(self, indices: Sequence[int]) -> EncodedInstructions:
         """Return the rows with the given indices."""
-        texts, items = [self.instructions[i] for i in chosen], [self.items[i] for i in chosen]
-        return EncodedInstructions(texts, items, self.shared_BT[chosen])
+        texts, items = [self.instructions[i] for i in indices], [self.items[i] for i in indices]
+        return EncodedInstructions(texts, items, self.shared_BT[indices])
 
 
 class BeamResult(NamedTuple):
@@ -96,8 +96,8 @@ class BeamResult(NamedTuple):
     """Log-probabilities, including the prior and the length bonus."""
 
     def best(self, consensus: float) -> Tensor:
-        """Return (B, N): the first beam if `consensus` is 0, otherwise the beam whose tools agree
-        most with all beams, each weighted by its probability to the power `consensus`."""
+        """Select one plan per instruction, (B, N): the first beam if `consensus` is 0, otherwise
+        the beam that agrees most with all beams, weighted by probability ** `consensus`."""
         plans, scores_BK = self.tools_BKN, self.scores_BK
         if consensus <= 0 or scores_BK.shape[1] == 1:
             return plans[:, 0]
@@ -113,7 +113,7 @@ class BeamResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlanPrediction:
-    """Plan with the planner's estimates."""
+    """Predicted plan with the estimates of the planner."""
 
     plan: Plan
     workers: tuple[str, ...] | None
@@ -126,14 +126,14 @@ class PlanPrediction:
     """Minimum confidence fitted for the planner. Below it, no tool fits."""
 
     def sure(self, min_confidence: float | None = None) -> Plan:
-        """Return the plan. Raises `NoPlanError` if the confidence is below `min_confidence`
-        (default: `least`). With 0 every plan is accepted."""
+        """Return the plan. Raises `NoPlanError` if its confidence is below `min_confidence`
+        (default: `least`). A value of 0 accepts every plan."""
         least = self.least if min_confidence is None else min_confidence
         if self.confidence is None or self.confidence >= least:
             return self.plan
         tools = ", ".join(dict.fromkeys(node.tool for node in self.plan.nodes))
         raise NoPlanError(
-            f"not sure enough to plan: the confidence of the best guess ({tools}) is "
+            f"confidence too low: the confidence of the best plan ({tools}) is "
             f"{100 * self.confidence:.0f} %, below the threshold of {100 * least:.0f} %; set "
             "--min-confidence (min_confidence in Python) to 0 to accept it"
         )
@@ -145,7 +145,7 @@ tools (B, S), the start index and the step."""
 
 
 class PlanIndex(NamedTuple):
-    """Known instructions and their plans."""
+    """Index of the training instructions and their plans."""
 
     texts: SparseRows
     plans_MN: Tensor
@@ -159,8 +159,7 @@ class PlanIndex(NamedTuple):
         new_T: Tensor,
         weight: float,
     ) -> Prior:
-        """Return a prior from the votes of the nearest instructions, over the indices of the
-        catalog.
+        """Return a prior over the tools of the catalog, from the plans of the nearest instructions.
 
         `numbers_V` maps each index in the stored plans to an index in the catalog, -1 for tools
         that the catalog lacks. Its last entry is the end. `new_T` is True for tools that were not
@@ -200,8 +199,8 @@ class PlanIndex(NamedTuple):
 def search(
     network: PlannerNetwork, text: Encoded, settings: SearchSettings, prior: Prior | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the best `beam` plans of each instruction, each with at least one node, and their
-    scores, as in the last two fields of `BeamResult`."""
+    """Run the beam search. Return the best plans of each instruction (with at least one node) and
+    their scores, like the last two fields of `BeamResult`."""
     rows, width, end = len(text.hidden_BD), settings.beam, len(text.known_T)
     tensor = torch.full((rows, width, 0), -1)
     scores = torch.full((rows, width), _NEVER)
@@ -233,27 +232,27 @@ def search(
         scores, place = flat.topk(width, dim=1)
         beam, tool = place // (end + 1), place % (end + 1)
         done = done.gather(1, beam) | (tool == end)
-        tensor = torch.cat([_kept(tensor, beam), torch.where(done, -1, tool)[:, :, None]], dim=2)
+        tensor = torch.cat([_select(tensor, beam), torch.where(done, -1, tool)[:, :, None]], dim=2)
         if bool(done.all()):
             break
         before = torch.where(done, end, tool)
-        total = _kept(total, beam) + text.so_far_TD[before] * ~done[:, :, None]
+        total = _select(total, beam) + text.so_far_TD[before] * ~done[:, :, None]
         mentioned = text.mentions(before)
-        covered = _kept(covered, beam) + mentioned[0]
-        used = _kept(used, beam).scatter(2, before[:, :, None], True)
+        covered = _select(covered, beam) + mentioned[0]
+        used = _select(used, beam).scatter(2, before[:, :, None], True)
         used[:, :, end] = False
     return tensor[:, :, : max(1, tensor.shape[2] - 1)] if done.all() else tensor, scores
 
 
-def _kept(given_BKX: Tensor, beam_BK: Tensor) -> Tensor:
+def _select(values_BKX: Tensor, beam_BK: Tensor) -> Tensor:
     """Select the rows of the surviving beams."""
-    return given_BKX.gather(1, beam_BK[:, :, None].expand(-1, -1, given_BKX.shape[2]))
+    return values_BKX.gather(1, beam_BK[:, :, None].expand(-1, -1, values_BKX.shape[2]))
 
 
 @dataclass
 class _Outputs(Mapping[str, Any]):
-    """Outputs of a call: the scores `subtask_embeddings` (B, N, D), `task_types` (B, N, T+1) and
-    `model_selections` (B, N, W), and the edge probabilities `workflow_graph` (B, N, N).
+    """Outputs of the planner: the scores `subtask_embeddings` (B, N, D), `task_types` (B, N, T+1)
+    and `model_selections` (B, N, W), and the edge probabilities `workflow_graph` (B, N, N).
 
     They are decoded greedily on first access, because a training step does not need them.
     """
@@ -263,21 +262,21 @@ class _Outputs(Mapping[str, Any]):
     text: Encoded
 
     @cached_property
-    def _made(self) -> dict[str, Any]:
+    def _values(self) -> dict[str, Any]:
         return self.decode(self.text)
 
     def __getitem__(self, key: str) -> Any:
-        return self._made[key]
+        return self._values[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._made)
+        return iter(self._values)
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._values)
 
 
 class PlannerModel(nn.Module):
-    """Trainable planner over the tools of a vocabulary."""
+    """Trainable planner that predicts plans over the tools of a catalog."""
 
     def __init__(
         self,
@@ -309,14 +308,14 @@ class PlannerModel(nn.Module):
 
     @classmethod
     def of(cls, workflows: Sequence[Workflow], catalog: Catalog, width: int = 128) -> PlannerModel:
-        """Return an untrained planner for a training set. The IDF is computed from its instructions
-        and the tools' texts. Raises `DataError` if the set is empty."""
+        """Create an untrained planner for a training set. Its IDF weights are computed from the
+        instructions. Raises `DataError` if the set is empty."""
         if not workflows:
             raise DataError("no workflows to train on; pass at least one")
         vocabulary = Vocabulary.of(workflows, catalog)
         texts = [features(w.instruction) for w in workflows]
         active = torch.zeros(BUCKETS, dtype=torch.bool)
-        for text in texts + described(catalog):
+        for text in texts + tool_features(catalog):
             active[torch.from_numpy(text.ids)] = True
         model = cls(vocabulary, inverse_frequency(texts), active, width)
         used = {tool for workflow in workflows for tool in workflow.tools}
@@ -325,9 +324,9 @@ class PlannerModel(nn.Module):
         return model
 
     def use_catalog(self, catalog: Catalog) -> None:
-        """Use the tools of this catalog from now on. Tools that were not in the training set are
-        represented by their texts only."""
-        texts, trained = described(catalog), self.vocabulary.catalog
+        """Set the catalog of tools. Tools that were not in the training set are represented by
+        their texts only."""
+        texts, trained = tool_features(catalog), self.vocabulary.catalog
         self.catalog = catalog
         self._texts = TextBatch.of(texts)
         self._words = SparseRows.of(texts, self.idf * inverse_frequency(texts))
@@ -347,8 +346,8 @@ class PlannerModel(nn.Module):
     # -------------------------------------------------------------- encoding and loss
 
     def prepare(self, instructions: Sequence[str]) -> EncodedInstructions:
-        """Return the encoded instructions for `forward` and `plan_all`. They are valid while the
-        catalog stays the same.
+        """Encode instructions for `forward` and `plan_all`. The result is valid until the catalog
+        changes.
 
         Raises `DataError` if the batch or an instruction is empty.
         """
@@ -364,10 +363,10 @@ class PlannerModel(nn.Module):
         return EncodedInstructions(instructions, items, self._words.products(items, self.idf))
 
     def forward(self, instructions: Sequence[str] | EncodedInstructions) -> _Outputs:
-        """Encode instructions and return `_Outputs`. Raises `DataError` if the batch is empty."""
+        """Return the planner outputs for a batch. Raises `DataError` if the batch is empty."""
         if not isinstance(instructions, EncodedInstructions):
             instructions = self.prepare(instructions)
-        return _Outputs(self.greedy, self._read(instructions))
+        return _Outputs(self.decode_greedy, self._encode(instructions))
 
     def compute_supervised_loss(
         self,
@@ -420,13 +419,13 @@ class PlannerModel(nn.Module):
     # -------------------------------------------------------------- planning
 
     def remember(self, workflows: Sequence[Workflow]) -> None:
-        """Store these workflows as the memory of the retrieval prior."""
+        """Set the workflows that the retrieval prior searches."""
         plans = PlanTargets.of(workflows, self.vocabulary).types_BN
         texts = [features(w.instruction) for w in workflows]
-        self.memory = PlanIndex(SparseRows.of(texts, self.idf), torch.where(plans >= 0, plans, -1))
+        self.memory = PlanIndex(SparseRows.of(texts, self.idf), plans.clamp(min=-1))
 
     def plan(self, instruction: str, min_confidence: float | None = None) -> Plan:
-        """Return the plan of an instruction. Raises `NoPlanError` as `PlanPrediction.sure` does."""
+        """Generate a plan. Raises `NoPlanError` if its confidence is too low."""
         return self.plan_all([instruction])[0].sure(min_confidence)
 
     @torch.no_grad()
@@ -435,7 +434,7 @@ class PlannerModel(nn.Module):
         instructions: Sequence[str] | EncodedInstructions,
         settings: SearchSettings | None = None,
     ) -> list[PlanPrediction]:
-        """Return a plan for each instruction. Raises `DataError` if an instruction is empty."""
+        """Generate a plan per instruction. Raises `DataError` if an instruction is empty."""
         chosen = settings or self.settings
         beams = self.searched(instructions, chosen)
         return [plan for found in beams for plan in self.decided(found, chosen)]
@@ -444,8 +443,8 @@ class PlannerModel(nn.Module):
     def searched(
         self, instructions: Sequence[str] | EncodedInstructions, settings: SearchSettings
     ) -> Iterator[BeamResult]:
-        """Yield the beams of the instructions, batch by batch, for `decided`. Raises `DataError` if
-        an instruction is empty."""
+        """Run the beam search and yield its results by batch. Raises `DataError` if an instruction
+        is empty."""
         if not isinstance(instructions, EncodedInstructions):
             instructions = self.prepare(instructions)
         training = self.training
@@ -455,7 +454,7 @@ class PlannerModel(nn.Module):
             size = max(1, min(_BATCH, size))
             for begin in range(0, count, size):
                 batch = instructions.rows(range(begin, min(begin + size, count)))
-                text, prior = self._read(batch), None
+                text, prior = self._encode(batch), None
                 if settings.prior_weight > 0 and self.memory is not None:
                     new_T = self._known < 0
                     prior = self.memory.prior(
@@ -466,9 +465,9 @@ class PlannerModel(nn.Module):
             self.train(training)
 
     @torch.no_grad()
-    def decided(self, found: BeamResult, settings: SearchSettings) -> list[PlanPrediction]:
-        """Return a plan for each instruction of a search result."""
-        text, chosen = found.text, found.best(settings.consensus)
+    def decided(self, beams: BeamResult, settings: SearchSettings) -> list[PlanPrediction]:
+        """Convert the result of a beam search to one plan per instruction."""
+        text, chosen = beams.text, beams.best(settings.consensus)
         lengths = (chosen >= 0).sum(1)
         chosen = chosen[:, : int(lengths.max())]
         placed = torch.where(chosen >= 0, chosen, len(self.catalog))
@@ -488,19 +487,19 @@ class PlannerModel(nn.Module):
             )
             planned.append(
                 PlanPrediction(
-                    Plan(found.given.instructions[row], nodes),
+                    Plan(beams.given.instructions[row], nodes),
                     None if workers is None else tuple(names[w] for w in workers[row, :size]),
                     is_valid_dag(there.int().tolist()),
                 )
             )
         if self.confidence is None:
             return planned
-        sure = self.confidence.of(plan_signals(self, found, chosen)).tolist()
+        sure = self.confidence.of(plan_signals(self, beams, chosen)).tolist()
         both, least = zip(planned, sure, strict=True), self.confidence.threshold
         return [replace(each, confidence=own, least=least) for each, own in both]
 
-    def greedy(self, text: Encoded) -> dict[str, Any]:
-        """Return the fields of `_Outputs` for the greedy plan, with gradients."""
+    def decode_greedy(self, text: Encoded) -> dict[str, Any]:
+        """Decode greedily and return the planner outputs as a dict, with gradients."""
         settings = replace(self.settings, beam=1, prior_weight=0.0, consensus=0.0)
         with torch.no_grad():
             chosen = search(self.network, text, settings)[0][:, 0]
@@ -517,16 +516,16 @@ class PlannerModel(nn.Module):
 
     # -------------------------------------------------------------- parts
 
-    def _read(self, given: EncodedInstructions) -> Encoded:
+    def _encode(self, batch: EncodedInstructions) -> Encoded:
         return self.network.read(
-            TextBatch.of(given.items), self._texts, self._known, given.shared_BT
+            TextBatch.of(batch.items), self._texts, self._known, batch.shared_BT
         )
 
-    def _states(self, text: Encoded, placed: Tensor) -> tuple[Tensor, Tensor, Mentions]:
-        """Return the states and attention along plans (padded with the end index), and the mentions
-        of their tools in the text."""
-        before = F.pad(placed, (1, 0), value=len(self.catalog) + 1)[:, :-1]
-        mentioned = text.mentions(placed)
+    def _states(self, text: Encoded, tools: Tensor) -> tuple[Tensor, Tensor, Mentions]:
+        """Return the decoder states and the attention for plans (padded with the end index), and
+        the mentions of their tools in the text."""
+        before = F.pad(tools, (1, 0), value=len(self.catalog) + 1)[:, :-1]
+        mentioned = text.mentions(tools)
         words_BNP, centre_BN = mentioned
         earlier = (  # mentions of the previous tool, the start value for the first
             F.pad(words_BNP, (0, 0, 1, 0))[:, :-1],
@@ -539,14 +538,14 @@ class PlannerModel(nn.Module):
         return (*values, mentioned)
 
     def _edges(
-        self, text: Encoded, state: Tensor, placed: Tensor, mentioned: Mentions, lengths: Tensor
+        self, text: Encoded, state: Tensor, tools: Tensor, mentions: Mentions, lengths: Tensor
     ) -> Tensor:
-        compatible = F.pad(self._compatible, (0, 1, 0, 1))[placed[:, :, None], placed[:, None, :]]
-        return self.network.edge_logits(text, state, placed, mentioned, compatible, lengths)
+        compatible = F.pad(self._compatible, (0, 1, 0, 1))[tools[:, :, None], tools[:, None, :]]
+        return self.network.edge_logits(text, state, tools, mentions, compatible, lengths)
 
 
-def described(catalog: Catalog) -> list[Features]:
-    """Return the features of each tool: its name, description, input types and output types."""
+def tool_features(catalog: Catalog) -> list[Features]:
+    """Return the text features of each tool: name, description, input and output types."""
     return [
         features(" ".join([tool.name, tool.description, *tool.inputs, *tool.outputs]))
         for tool in catalog.tools

@@ -46,7 +46,7 @@ IDENTITY_DROPOUT = 0.2
 
 
 class Encoded(NamedTuple):
-    """Input of the decoder: a batch of instructions, and the tools of a catalog as vectors.
+    """Input of the decoder: encoded instructions and encoded tools of a catalog.
 
     Row T of the tools is the end. Row T+1 of `before_TD` is the start.
     """
@@ -67,7 +67,7 @@ class Encoded(NamedTuple):
     """Sum of `speaks_BPT` over the words."""
 
     def mentions(self, tools_BN: Tensor) -> Mentions:
-        """Return the words about each of these tools (T for the end, T + 1 for the start)."""
+        """Return the words that mention each tool (T is the end, T + 1 the start)."""
         width, tools = self.speaks_BPT.shape[1:]
         index = tools_BN.clamp(max=tools - 1)
         picked_BPN = self.speaks_BPT.gather(2, index[:, None].expand(-1, width, -1))
@@ -84,8 +84,8 @@ start."""
 
 
 class PlannerNetwork(nn.Module):
-    """Parameters of the network. `idf` (BUCKETS,) initializes the feature weights; `active`
-    (BUCKETS,) marks the buckets that have a vector."""
+    """Network of the planner. `idf` (BUCKETS,) initializes the feature weights; `active` (BUCKETS,)
+    marks the buckets that have a vector."""
 
     def __init__(self, tools: int, workers: int, d: int, idf: Tensor, active: Tensor) -> None:
         super().__init__()
@@ -132,18 +132,18 @@ class PlannerNetwork(nn.Module):
     # -------------------------------------------------------------- encoder
 
     def read(
-        self, packed: TextBatch, tools: TextBatch, known_T: Tensor, shared_BT: Tensor
+        self, texts: TextBatch, tools: TextBatch, known_T: Tensor, shared_BT: Tensor
     ) -> Encoded:
-        """Encode the instructions and the catalog's tools for the decoder.
+        """Encode instructions and tools for the decoder.
 
         `shared_BT` is the amount of text that each instruction shares with each tool.
         """
-        weights_F, tool_F = self._weights(packed.ids_F), self._weights(tools.ids_F)
-        ids = [packed.ids_F, tools.ids_F, packed.ids_F]
-        weights = [weights_F * packed.shares_F, tool_F * tools.shares_F, weights_F]
-        count = len(packed.ids_F)
-        starts = [packed.text_starts_B, tools.text_starts_B + count]
-        starts.append(packed.word_starts_W + count + len(tools.ids_F))
+        weights_F, tool_F = self._weights(texts.ids_F), self._weights(tools.ids_F)
+        ids = [texts.ids_F, tools.ids_F, texts.ids_F]
+        weights = [weights_F * texts.shares_F, tool_F * tools.shares_F, weights_F]
+        count = len(texts.ids_F)
+        starts = [texts.text_starts_B, tools.text_starts_B + count]
+        starts.append(texts.word_starts_W + count + len(tools.ids_F))
         # One call for all bags, because each call creates a gradient of the size of the table.
         rows, shares = self.row_of[torch.cat(ids)], torch.cat(weights)
         bags = F.embedding_bag(
@@ -151,7 +151,7 @@ class PlannerNetwork(nn.Module):
         )
         text_BD, text_TD, words_WD = bags.split([len(part) for part in starts])
         hidden_BD = text_BD + self.meaning(text_BD)
-        words_BPD = self.word_norm(words_WD)[packed.places_BP] * packed.real_BP[:, :, None]
+        words_BPD = self.word_norm(words_WD)[texts.places_BP] * texts.real_BP[:, :, None]
         words_BPD = window_average(words_BPD, self.around)
         shared_BT = shared_BT / (shared_BT.amax(1, keepdim=True) + SHARED_FLOOR)
         seen_T = (known_T >= 0).float()
@@ -168,7 +168,7 @@ class PlannerNetwork(nn.Module):
         # The largest tensors of a step: computed once, and gathered from later.
         spoken_TD = self.speak(out_TD[:-1]) / math.sqrt(words_BPD.shape[-1])
         match_BPT = (words_BPD @ spoken_TD.T).clamp(-STEEP, STEEP)
-        speaks_BPT = match_BPT.exp() * packed.real_BP[:, :, None]
+        speaks_BPT = match_BPT.exp() * texts.real_BP[:, :, None]
         return Encoded(
             out_TD,
             before_TD,
@@ -176,7 +176,7 @@ class PlannerNetwork(nn.Module):
             known_T,
             hidden_BD,
             words_BPD,
-            packed.real_BP,
+            texts.real_BP,
             shared_BT,
             speaks_BPT,
             speaks_BPT.sum(1),
@@ -196,21 +196,21 @@ class PlannerNetwork(nn.Module):
         text: Encoded,
         before_BN: Tensor,
         sum_BND: Tensor,
-        mentioned: Mentions,
+        mentions: Mentions,
         covered_BNP: Tensor,
         position_N: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return the states (B, N, D) and the attention over words (B, N, P) at each position.
 
         `before_BN` is the previous tool (T+1 at the start), `sum_BND` the sum of `so_far` over all
-        previous tools, `mentioned` the mentions of the previous tool, `covered_BNP` the sum of the
+        previous tools, `mentions` the mentions of the previous tool, `covered_BNP` the sum of the
         mentions of all previous tools.
         """
         place_ND = self.position(position_N.clamp(max=POSITIONS - 1))
         state = text.hidden_BD[:, None] + text.before_TD[before_BN] + sum_BND + place_ND
         # There are fewer states than words, so keys and values are projected on their side.
         scores = self.query(state) @ text.words_BPD.transpose(1, 2) / math.sqrt(state.shape[-1])
-        gap_BNP = torch.arange(text.real_BP.shape[1])[None, None] - mentioned[1][:, :, None]
+        gap_BNP = torch.arange(text.real_BP.shape[1])[None, None] - mentions[1][:, :, None]
         gaps = (gap_BNP / 16, torch.tanh(gap_BNP / 4), torch.exp(-(gap_BNP**2) / 32))
         walked = torch.stack([*gaps, (gap_BNP < 0).float()], dim=-1)
         scores = scores + self.walk(walked).squeeze(-1) - self.cover * covered_BNP
@@ -220,7 +220,7 @@ class PlannerNetwork(nn.Module):
         return state + self.mix(state), attend_BNP
 
     def type_logits(self, text: Encoded, state_BND: Tensor, attend_BNP: Tensor) -> Tensor:
-        """Return (B, N, T+1): the score of each tool, followed by the score of the end.
+        """Compute the logits (B, N, T+1) of the next tool; the last logit is the end of the plan.
 
         The score of a tool depends on the state, the words that the tool shares with the
         instruction, and how well the attended words match the tool.
@@ -233,32 +233,31 @@ class PlannerNetwork(nn.Module):
         return logits + F.pad(self.spoken[0] * spoken, (0, 1))
 
     def set_logits(self, text: Encoded) -> Tensor:
-        """Return (B, T): the logit of each tool to occur anywhere in the plan."""
+        """Compute the logits (B, T) of each tool occurring anywhere in the plan."""
         spoken = text.spoken_BT.log()
         plain = text.hidden_BD @ text.out_TD[:-1].T + LEXICAL * self.shared[1] * text.shared_BT
         return plain + self.spoken[1] * (spoken - 3.0)
 
     def worker_logits(self, state_BND: Tensor, tool_BND: Tensor) -> Tensor:
-        """Return (B, N, W): the score of each worker."""
+        """Compute the logits (B, N, W) of the workers."""
         return self.worker(torch.cat([state_BND, tool_BND], dim=-1))
 
     def edge_logits(
         self,
         text: Encoded,
         state_BND: Tensor,
-        placed_BN: Tensor,
-        mentioned: Mentions,
+        tools_BN: Tensor,
+        mentions: Mentions,
         compatible_BNN: Tensor,
         lengths_B: Tensor,
     ) -> Tensor:
-        """Return (B, N, N): the logit of an edge from row to column for every ordered pair,
-        including the diagonal.
+        """Compute the logits (B, N, N) of edges from row to column, including the diagonal.
 
         The context of the words about a tool indicates its inputs.
         """
-        words_BNP, centre_BN = mentioned
+        words_BNP, centre_BN = mentions
         spoken_BND = words_BNP @ text.words_BPD
-        both = torch.cat([state_BND, text.out_TD[placed_BN], spoken_BND], dim=-1)
+        both = torch.cat([state_BND, text.out_TD[tools_BN], spoken_BND], dim=-1)
         both = F.dropout(both, DROPOUT, self.training)
         count = both.shape[1]
         source, target = self.edge_source(both), self.edge_target(both)
@@ -288,20 +287,19 @@ class PlannerNetwork(nn.Module):
         return scores + self.edge_features(known).squeeze(-1) + by_gap + self.edge_bias
 
 
-def window_average(words_BPD: Tensor, around_WD: Tensor) -> Tensor:
-    """Return each word plus the weighted sum of its neighbours. In the (2 * WINDOW, D) weights, the
-    first half is for the previous words (nearest first), the second half for the next words
-    (nearest last)."""
-    return cast("Tensor", _Surroundings.apply(words_BPD, around_WD))
+def window_average(words_BPD: Tensor, weights_WD: Tensor) -> Tensor:
+    """Add to each word the weighted sum of its neighbours. The weights are (2 * WINDOW, D): first
+    those of the previous words (nearest first), then those of the next words (nearest last)."""
+    return cast("Tensor", _WindowSum.apply(words_BPD, weights_WD))
 
 
-class _Surroundings(torch.autograd.Function):
-    """Weighted sum of neighbours with in-place additions, to save one tensor per neighbour."""
+class _WindowSum(torch.autograd.Function):
+    """Weighted sum of neighbours with in-place additions, to save memory."""
 
     @staticmethod
-    def forward(ctx: Any, words: Tensor, around: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.save_for_backward(words, around)
-        return _shifted_sum(words, around, 1)
+    def forward(ctx: Any, words: Tensor, weights: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(words, weights)
+        return _shifted_sum(words, weights, 1)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -314,14 +312,14 @@ class _Surroundings(torch.autograd.Function):
         return _shifted_sum(gradient, around, -1), weights
 
 
-def _shifted_sum(given: Tensor, around: Tensor, direction: int) -> Tensor:
-    total = given.clone()
-    for step in range(1, min(WINDOW, given.shape[1] - 1) + 1):
-        before, after = around[step - 1], around[-step]
+def _shifted_sum(values: Tensor, weights: Tensor, direction: int) -> Tensor:
+    total = values.clone()
+    for step in range(1, min(WINDOW, values.shape[1] - 1) + 1):
+        before, after = weights[step - 1], weights[-step]
         if direction < 0:
             before, after = after, before
-        total[:, step:].addcmul_(given[:, :-step], before)
-        total[:, :-step].addcmul_(given[:, step:], after)
+        total[:, step:].addcmul_(values[:, :-step], before)
+        total[:, :-step].addcmul_(values[:, step:], after)
     return total
 
 

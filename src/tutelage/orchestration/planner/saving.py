@@ -42,7 +42,7 @@ arguments."""
 def checkpoint(
     model: PlannerModel, optimizer: Mapping[str, Any], epoch: int, val_loss: float
 ) -> dict[str, Any]:
-    """Return the content of a checkpoint."""
+    """Return a planner checkpoint as a dict."""
     memory = model.memory
     return {
         "epoch": epoch,
@@ -62,7 +62,7 @@ def checkpoint(
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write tensors to a temporary file and rename it. Raises `RunError` if that fails."""
+    """Write a checkpoint atomically. Raises `RunError` if the file cannot be written."""
     aside = files.temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,14 +74,14 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
         raise RunError(f"cannot write {str(path)!r}: {str(error).partition(chr(10))[0]}") from error
 
 
-def read(path: str | Path, refused: type[TutelageError] = ModelError) -> dict[str, Any]:
-    """Return the content of a file of tensors. Raises `refused` if it cannot be read."""
+def read(path: str | Path, error_type: type[TutelageError] = ModelError) -> dict[str, Any]:
+    """Read a checkpoint file. Raises `error_type` if the file cannot be read."""
     try:
         return dict(torch.load(path, weights_only=True, map_location="cpu"))
     except Exception as error:  # torch raises various types for invalid files
-        raise refused(
+        raise error_type(
             f"cannot read the checkpoint {str(path)!r}: {str(error).partition(chr(10))[0]}; use "
-            "one of tutelage train planner"
+            "a checkpoint of: tutelage train planner"
         ) from error
 
 
@@ -100,12 +100,12 @@ def load_planner(path: str | Path) -> PlannerModel:
             f"{str(place)!r} has planner format {values.get('format')!r}, but this version needs "
             f"format {FORMAT}; train a new planner with: tutelage train planner"
         )
-    return _planner_of(values)
+    return _build_planner(values)
 
 
 def shipped_planner(catalog: Catalog | None = None) -> PlannerModel:
-    """Return the planner of the package. Raises `NoPlanError` if the catalog is not the built-in
-    one."""
+    """Load the planner included in the package. Raises `NoPlanError` if the catalog is not the
+    built-in catalog."""
     if catalog is not None and catalog != builtin_graph().catalog:
         raise NoPlanError(
             "the built-in planner supports only the built-in tools, and this catalog has others, "
@@ -116,8 +116,8 @@ def shipped_planner(catalog: Catalog | None = None) -> PlannerModel:
 
 
 def load_shipped(path: Path) -> PlannerModel:
-    """Load a planner from a compact file: weights in bfloat16, the memory without its values.
-    Raises `ModelError` if the file is damaged."""
+    """Load a planner from a compact safetensors file with bfloat16 weights. Raises `ModelError` if
+    the file is damaged."""
     try:
         with safe_open(path, "pt") as file:
             found = json.loads(file.metadata()["record"])
@@ -129,23 +129,23 @@ def load_shipped(path: Path) -> PlannerModel:
     rows, values = torch.arange(len(plans)).repeat_interleave(starts.diff()), tensors["idf"][ids]
     norms = torch.zeros(len(plans)).index_add(0, rows, values**2).sqrt().clamp(min=1e-9)
     memory = {"texts": (starts, ids, values / norms[rows]), "plans": plans}
-    return _planner_of(found | {"model_state_dict": tensors, "memory": memory})
+    return _build_planner(found | {"model_state_dict": tensors, "memory": memory})
 
 
-def _planner_of(found: Mapping[str, Any]) -> PlannerModel:
-    state, known = found["model_state_dict"], found["vocabulary"]
+def _build_planner(values: Mapping[str, Any]) -> PlannerModel:
+    state, known = values["model_state_dict"], values["vocabulary"]
     model = PlannerModel(
         Vocabulary(Catalog(tools_of(known["task_types"])), tuple(known["workers"])),
         state["idf"],
         state["network.row_of"] < len(state["network.table"]) - 1,
-        found["width"],
+        values["width"],
     )
     model.load_state_dict(state)
     model.use_catalog(model.vocabulary.catalog)
-    model.settings = SearchSettings(**found["search"])
-    if found["confidence"] is not None:
-        model.confidence = Confidence(**found["confidence"])
-    if found["memory"] is not None:
-        texts, plans = found["memory"]["texts"], found["memory"]["plans"]
+    model.settings = SearchSettings(**values["search"])
+    if values["confidence"] is not None:
+        model.confidence = Confidence(**values["confidence"])
+    if values["memory"] is not None:
+        texts, plans = values["memory"]["texts"], values["memory"]["plans"]
         model.memory = PlanIndex(SparseRows(*texts), plans)
     return model.eval()

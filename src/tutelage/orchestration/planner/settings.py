@@ -42,7 +42,7 @@ PROJECT = "orchestai"
 
 
 class Phase1Settings(Section):
-    """Settings of the supervised pre-training."""
+    """Settings of supervised pre-training."""
 
     batch_size: Count = 32
     """Workflows per optimizer step."""
@@ -76,7 +76,7 @@ class Phase1Settings(Section):
 
 
 class PlannerTrainingSettings(Section):
-    """Section `training` of a configuration file: both phases, and loggers."""
+    """Section `training` of a configuration file: settings of both phases, and loggers."""
 
     phase1_supervised: Phase1Settings = Phase1Settings()
     """Settings of the planner."""
@@ -111,7 +111,7 @@ class PlannerConfig(RunSettings):
     """Configuration keys that were set, by full dotted name."""
 
     def settings(self) -> PlannerTrainingSettings:
-        """Return the training settings: the defaults with `keys` applied. Raises `ConfigError`."""
+        """Return the training settings, with `keys` applied. Raises `ConfigError`."""
         return read_settings(None, self.keys)
 
     def checked(self) -> PlannerTrainingSettings:
@@ -145,7 +145,7 @@ _MISPLACED = {
 def read_settings(
     path: str | Path | None = None, overrides: Mapping[str, Any] | None = None
 ) -> PlannerTrainingSettings:
-    """Return the defaults, updated by a YAML (or JSON) file and by `overrides` with dotted keys.
+    """Read settings: defaults, updated by a YAML or JSON file, then by `overrides` (dotted keys).
 
     Raises `ConfigError` with all unknown keys, or with the first invalid value.
     """
@@ -175,8 +175,8 @@ def read_settings(
 
 
 def keys_of(path: str | Path) -> dict[str, Any]:
-    """Return the dotted keys of a YAML (or JSON) file. Raises `ConfigError` if the file is invalid.
-    Unknown keys are not checked here but in `read_settings`."""
+    """Read a YAML or JSON file as a dict with dotted keys. Raises `ConfigError` if the file is
+    invalid. Unknown keys are not checked."""
     data = read_json(path, ConfigError)
     if not isinstance(data, dict):
         raise ConfigError(f"{str(path)!r} must contain keys, such as 'training:', got {data!r:.60}")
@@ -186,12 +186,12 @@ def keys_of(path: str | Path) -> dict[str, Any]:
 
 
 def _known_keys() -> dict[str, Any]:
-    """Return all dotted keys with their defaults."""
+    """Return the default value of each dotted key."""
     return dict(flatten({"training": PlannerTrainingSettings().model_dump()}))
 
 
 def full_key(key: str) -> str:
-    """Return the full name of a key such as `learning_rate`, from the first section that has it.
-    Other keys are returned unchanged."""
+    """Return the full dotted name of a key such as `learning_rate`, in the first section with this
+    key. Unknown keys are returned unchanged."""
     known = _known_keys()
     return next((name for name in known if name == key or name.endswith(f".{key}")), key)

@@ -2,7 +2,7 @@
 
 `WorkflowDataset` takes five parallel lists. An item is one row of padded tensors, so any
 `DataLoader` can batch it. Types and workers are names or numbers; a `Vocabulary` maps them to
-indices. `PlanTargets.of` creates the same tensors for the training loop.
+indices. `PlanTargets.build` creates the same tensors for the training loop.
 
 The loss is the cross-entropy of a plan plus the distance of its soft graph from a DAG. The DAG
 term uses the edge probabilities P of all ordered pairs, including the diagonal, without a
@@ -39,16 +39,16 @@ _MADE = "planner = PlannerModel.of(dataset.workflows, dataset.vocabulary.catalog
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Vocabulary of a planner: the tools of a catalog and the names of workers, by index."""
+    """Vocabulary of a planner: tools of a catalog and names of workers, by index."""
 
     catalog: Catalog
     workers: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, workflows: Sequence[Workflow], catalog: Catalog | None = None) -> Vocabulary:
-        """Return the vocabulary of a training set. Without a catalog, it has the tools of the
-        workflows. Worker number k is called `worker k`. Raises `DataError` if some workers have
-        names and others numbers."""
+        """Create the vocabulary of a training set. The default catalog has the tools of the
+        workflows. Worker number k is named `worker k`. Raises `DataError` if worker names and
+        worker numbers are mixed."""
         for each in workflows:
             check_given("each workflow", each, Workflow, "a Workflow", DataError)
         seen = {worker for w in workflows for worker in (w.workers or ())}
@@ -76,18 +76,18 @@ class PlanTargets(NamedTuple):
 
     @classmethod
     def of(cls, workflows: Sequence[Workflow], vocabulary: Vocabulary) -> PlanTargets:
-        """Return the targets of workflows. Raises `DataError` if a tool or worker is unknown."""
+        """Create the targets of workflows. Raises `DataError` if a tool or worker is unknown."""
         tools = [[vocabulary.catalog.index(tool) for tool in w.tools] for w in workflows]
         names = vocabulary.workers
-        workers = [_places("model_selections", w.workers or (), names) for w in workflows]
-        targets = cls._without_edges(tools, workers, len(vocabulary.catalog))
+        workers = [_to_indices("model_selections", w.workers or (), names) for w in workflows]
+        targets = cls._pad(tools, workers, len(vocabulary.catalog))
         for row, workflow in enumerate(workflows):
             for before, after in workflow.plan.edges:
                 targets.adjacency_BNN[row, before, after] = 1.0
         return targets
 
     @classmethod
-    def _without_edges(
+    def _pad(
         cls, tools: Sequence[Sequence[int]], workers: Sequence[Sequence[int]], end: int
     ) -> PlanTargets:
         lengths = torch.tensor([len(row) for row in tools])
@@ -101,12 +101,11 @@ class PlanTargets(NamedTuple):
 
     @classmethod
     def read(
-        cls, targets: PlanTargets | Mapping[str, Any], vocabulary: Vocabulary, plans: int
+        cls, targets: PlanTargets | Mapping[str, Any], vocabulary: Vocabulary, count: int
     ) -> PlanTargets:
-        """Return the targets for `compute_supervised_loss` for a number of `plans`, from a
-        `PlanTargets`, a batch of a `WorkflowDataset`, or a mapping with `task_types`,
-        `model_selections` and `adjacency`. Its values are ragged lists of names or numbers, or
-        arrays padded with negative numbers.
+        """Create the targets of `count` plans from a batch of a `WorkflowDataset` or a mapping
+        with `task_types`, `model_selections` and `adjacency`. The values are ragged lists of names
+        or numbers, or arrays padded with negative numbers.
 
         Without adjacency the edges are unknown: only the DAG loss applies to them, not the edge
         loss. Raises `DataError` if the targets do not match the vocabulary.
@@ -116,15 +115,15 @@ class PlanTargets(NamedTuple):
         remedy = "an object with task_types, model_selections, adjacency"
         check_given("the targets", targets, Mapping, remedy, DataError)
         if targets.get("task_types") is None:
-            raise DataError("the targets have no 'task_types', the tools of the subtasks")
+            raise DataError("the targets have no 'task_types'; add the tools of the subtasks")
         names, end = vocabulary.catalog.names, len(vocabulary.catalog)
-        tools = [_places("task_types", row, names, end) for row in targets["task_types"]]
-        if len(tools) != plans:
-            given = f"{counted(len(tools), 'plan')} for {counted(plans, 'instruction')}"
-            raise DataError(f"wrong number of targets: {given}")
-        workers: list[list[int]] = [[]] * plans
+        tools = [_to_indices("task_types", row, names, end) for row in targets["task_types"]]
+        if len(tools) != count:
+            given = f"{counted(len(tools), 'plan')} for {counted(count, 'instruction')}"
+            raise DataError(f"wrong number of targets: got {given}")
+        workers: list[list[int]] = [[]] * count
         if (chosen := targets.get("model_selections")) is not None:
-            workers = [_places("model_selections", row, vocabulary.workers) for row in chosen]
+            workers = [_to_indices("model_selections", row, vocabulary.workers) for row in chosen]
         lengths = [len(row) for row in tools]
         found = [len(row) or length for row, length in zip(workers, lengths, strict=False)]
         if found != lengths:  # the end index of a dataset with other tools is read as a tool
@@ -132,7 +131,7 @@ class PlanTargets(NamedTuple):
                 f"different subtasks in 'task_types' ({lengths}) and 'model_selections' ({found}); "
                 f"create the planner from the data: {_MADE}"
             )
-        made = cls._without_edges(tools, workers, end)
+        made = cls._pad(tools, workers, end)
         if targets.get("adjacency") is None:
             return made._replace(adjacency_BNN=torch.full_like(made.adjacency_BNN, IGNORED))
         given: Any = targets["adjacency"]
@@ -144,21 +143,21 @@ class PlanTargets(NamedTuple):
                 made.adjacency_BNN[row, list(parents), child] = 1.0
         return made
 
-    def rows(self, chosen: Sequence[int]) -> PlanTargets:
-        """Return the plans with the given indices, without unnecessary padding."""
-        lengths = self.lengths_B[chosen]
+    def rows(self, indices: Sequence[int]) -> PlanTargets:
+        """Return the targets of the plans with these indices, without unnecessary padding."""
+        lengths = self.lengths_B[indices]
         n = int(lengths.max()) + 1
         return PlanTargets(
-            self.types_BN[chosen, :n],
-            self.workers_BN[chosen, :n],
-            self.adjacency_BNN[chosen][:, :n, :n],
+            self.types_BN[indices, :n],
+            self.workers_BN[indices, :n],
+            self.adjacency_BNN[indices][:, :n, :n],
             lengths,
         )
 
 
-def _places(key: str, row: Any, names: Sequence[str], end: int | None = None) -> list[int]:
-    """Return a list of names or numbers, or a padded array, as indices without padding and end.
-    Raises `DataError` if a value is not among the names."""
+def _to_indices(key: str, row: Any, names: Sequence[str], end: int | None = None) -> list[int]:
+    """Convert a list of names or numbers, or a padded array, to indices without padding and end.
+    Raises `DataError` if a value is unknown."""
     values: list[Any] = row.tolist() if hasattr(row, "tolist") else row
     check_given(repr(key), values, (list, tuple), "a list per plan", DataError)
     values = [value.item() if hasattr(value, "item") else value for value in values]
@@ -227,8 +226,8 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
 
 
 def dag_loss(edges_BNN: Tensor, lengths_B: Tensor) -> Tensor:
-    """Return the mean DAG loss of the graphs. `edges_BNN` are probabilities, and graph b has
-    `lengths_B[b]` nodes; padding is ignored."""
+    """Return the mean DAG loss of the graphs. `edges_BNN` are edge probabilities; graph b has
+    `lengths_B[b]` nodes, and padding is ignored."""
     # Small graphs are scored together, large graphs by size. Empty rows and columns add nothing,
     # but the powers for a large graph would overflow in a small one.
     groups = [((lengths_B > 0) & (lengths_B <= _SMALL)).nonzero()[:, 0]]
@@ -264,7 +263,7 @@ def type_loss(logits_BNT: Tensor, targets_BN: Tensor) -> Tensor:
 
 
 def set_loss(logits_BT: Tensor, targets_BN: Tensor) -> Tensor:
-    """Return the binary cross-entropy of tools in the plan: sum over tools, mean over plans."""
+    """Return the binary cross-entropy of the tool sets: sum over tools, mean over plans."""
     tools = logits_BT.shape[1]
     wanted = torch.zeros(len(logits_BT), tools + 1)
     places = torch.where((targets_BN >= 0) & (targets_BN < tools), targets_BN, tools)
@@ -274,8 +273,8 @@ def set_loss(logits_BT: Tensor, targets_BN: Tensor) -> Tensor:
 
 
 def edge_loss(logits_BNN: Tensor, adjacency_BNN: Tensor, lengths_B: Tensor) -> Tensor:
-    """Return the mean binary cross-entropy over the pairs of nodes i < j (only these are decoded)
-    with a known target, or 0 if there are no such pairs."""
+    """Return the mean binary cross-entropy over the pairs of nodes i < j with a known target, or 0
+    if there are no such pairs."""
     count = logits_BNN.shape[1]
     steps = torch.arange(count)
     forward = steps[:, None] < steps[None, :]

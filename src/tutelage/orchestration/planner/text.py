@@ -34,7 +34,7 @@ _ROWS = 256
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Features of one text: buckets, their shares, and the start of each word's features."""
+    """Hashed features of a text: bucket ids, their shares, and the start index of each word."""
 
     ids: np.ndarray
     """(F,) int64."""
@@ -45,38 +45,38 @@ class Features:
 
 
 @lru_cache(maxsize=1 << 16)
-def _bucket(feature: str) -> int:
+def _hash(feature: str) -> int:
     return zlib.crc32(feature.encode("utf-8", "surrogatepass")) % BUCKETS
 
 
 @lru_cache(maxsize=1 << 16)
-def _of_word(word: str) -> tuple[int, ...]:
-    """Return the buckets of a word, its stem, and its character n-grams."""
-    numbers = [_bucket(word)]
+def _hash_word(word: str) -> tuple[int, ...]:
+    """Return the bucket ids of a word, its stem and its character n-grams."""
+    numbers = [_hash(word)]
     if len(word) > _STEM:
-        numbers.append(_bucket("^" + word[:_STEM]))
+        numbers.append(_hash("^" + word[:_STEM]))
     framed = f"<{word}>"
     if len(word) > 2:
-        numbers += [_bucket("#" + framed[i : i + _GRAM]) for i in range(len(framed) - _GRAM + 1)]
+        numbers += [_hash("#" + framed[i : i + _GRAM]) for i in range(len(framed) - _GRAM + 1)]
     return tuple(numbers)
 
 
 def words_of(text: str) -> list[str]:
-    """Return the lower-case words and single digits; snake_case and camelCase are split."""
+    """Split a text into lower-case words and single digits, also at snake_case and camelCase."""
     spaced = _CAMEL.sub(" ", text).replace("_", " ")
     return [word.lower() for word in _WORD.findall(spaced)]
 
 
 def features(text: str) -> Features:
-    """Return the features of a text. A text without words has one feature, of the empty word."""
+    """Compute the hashed features of a text. A text without words counts as one empty word."""
     words = words_of(text) or [""]
     ids: list[int] = []
     starts: list[int] = []
     for index, word in enumerate(words):
         starts.append(len(ids))
-        ids.extend(_of_word(word))
+        ids.extend(_hash_word(word))
         if index + 1 < len(words):
-            ids.append(_bucket(word + " " + words[index + 1]))
+            ids.append(_hash(word + " " + words[index + 1]))
     array = np.asarray(ids, dtype=np.int64)
     _, inverse, counts = np.unique(array, return_inverse=True, return_counts=True)
     shares = (1.0 / counts[inverse]).astype(np.float32)
@@ -85,7 +85,7 @@ def features(text: str) -> Features:
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """Flat batch of texts: `B` texts, `W` words and `F` features in total."""
+    """Flat batch of text features: `B` texts with `W` words and `F` features in total."""
 
     ids_F: Tensor
     shares_F: Tensor
@@ -99,7 +99,7 @@ class TextBatch:
 
     @classmethod
     def of(cls, texts: Sequence[Features]) -> TextBatch:
-        """Concatenate texts to a batch for `EmbeddingBag`."""
+        """Concatenate texts into a batch for `EmbeddingBag`."""
         sizes = np.asarray([len(t.ids) for t in texts], dtype=np.int64)
         counts = np.asarray([len(t.words) for t in texts], dtype=np.int64)
         starts, firsts = np.cumsum(sizes) - sizes, np.cumsum(counts) - counts
@@ -113,7 +113,7 @@ class TextBatch:
 
 
 def inverse_frequency(texts: Sequence[Features]) -> Tensor:
-    """Return the (BUCKETS,) IDF: log(N / max(1, number of texts with the bucket)) + 0.1."""
+    """Compute IDF weights (BUCKETS,): log(N / max(1, number of texts with the bucket)) + 0.1."""
     counts = np.zeros(BUCKETS)
     for text in texts:
         counts[np.unique(text.ids)] += 1
@@ -122,7 +122,7 @@ def inverse_frequency(texts: Sequence[Features]) -> Tensor:
 
 
 class SparseRows(NamedTuple):
-    """Texts as sparse unit vectors over the buckets, in CSR format."""
+    """Sparse matrix of texts in CSR format. Rows are unit vectors over the buckets."""
 
     starts_M1: Tensor
     ids_F: Tensor
@@ -130,15 +130,15 @@ class SparseRows(NamedTuple):
 
     @classmethod
     def of(cls, texts: Sequence[Features], weights: Tensor) -> SparseRows:
-        """Return the texts as unit vectors of their features, weighted by `weights` (BUCKETS,)."""
-        pairs = [_unit(text, weights.numpy()) for text in texts]
+        """Convert texts to unit vectors of their features, weighted by `weights` (BUCKETS,)."""
+        pairs = [_unit_vector(text, weights.numpy()) for text in texts]
         sizes = np.cumsum([len(ids) for ids, _ in pairs])
         parts = ([[0], sizes], *zip(*pairs, strict=True))
         return cls(*(torch.from_numpy(np.concatenate(part)) for part in parts))
 
     def products(self, texts: Sequence[Features], weights: Tensor) -> Tensor:
-        """Return (B, M): inner products of `texts`, as unit vectors weighted by `weights`, and the
-        rows."""
+        """Return the inner products (B, M) of `texts`, as weighted unit vectors, with the rows of
+        the matrix."""
         size = (len(self.starts_M1) - 1, BUCKETS)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*Sparse CSR.*")
@@ -148,13 +148,13 @@ class SparseRows(NamedTuple):
             some = texts[begin : begin + _ROWS]
             dense = torch.zeros(BUCKETS, len(some))
             for column, text in enumerate(some):
-                ids, values = _unit(text, weights.numpy())
+                ids, values = _unit_vector(text, weights.numpy())
                 dense[torch.from_numpy(ids), column] = torch.from_numpy(values)
             parts.append((matrix @ dense).T)
         return torch.cat(parts)
 
 
-def _unit(text: Features, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _unit_vector(text: Features, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     found = np.unique(text.ids)
     values = weights[found]
     return found, (values / max(1e-9, float(np.sqrt((values**2).sum())))).astype(np.float32)

@@ -22,7 +22,7 @@ from tutelage.seeds import SeedTree
 
 @dataclass(frozen=True, slots=True)
 class RouteState:
-    """State that a router sees before one try. Costs in USD, times in seconds."""
+    """Input of a router before each try. Costs are in USD, times in seconds."""
 
     plan: Plan
     work: Subtask
@@ -50,12 +50,12 @@ class RouteState:
 
     @property
     def accept(self) -> int:
-        """Action that keeps the last answer."""
+        """Index of the action that keeps the last answer."""
         return len(self.workers)
 
     @property
     def stop(self) -> int:
-        """Action that gives up the node."""
+        """Index of the action that abandons the node."""
         return len(self.workers) + 1
 
     @property
@@ -64,7 +64,7 @@ class RouteState:
         return tuple(i for i, may in enumerate(self.mask[:-2]) if may)
 
     def checked(self, choice: Choice) -> Choice:
-        """Return the choice with this mask. Raises `ConfigError` if the mask forbids its action."""
+        """Add the mask to a choice. Raises `ConfigError` if its action is masked."""
         legal = [i for i, may in enumerate(self.mask) if may]
         if choice.action not in legal:
             raise ConfigError(
@@ -76,14 +76,14 @@ class RouteState:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Action of a router, with the data that training needs."""
+    """Action of a router, with the data needed for training."""
 
     action: int
     log_prob: float = 0.0
     mask: tuple[bool, ...] = ()
-    """Mask of the state, set by `RouteState.checked`."""
+    """Mask of the state, set by `RouteState.add_mask`."""
     features: Any = field(default=None, compare=False, repr=False)
-    """`DecisionFeatures` that the policy saw, as `ModelSelector.compute_loss` takes them; None for
+    """`DecisionFeatures` of the decision, as `ModelSelector.compute_loss` takes them; None for
     routers without a policy and for steps that were loaded from disk."""
 
 
@@ -91,34 +91,34 @@ class Router(Protocol):
     """Protocol of routers. `choose` is called in the event loop, so it must not block."""
 
     def choose(self, state: RouteState) -> Choice:
-        """Return an action that `state.mask` allows; other actions are rejected (`ConfigError`)."""
+        """Return an action that is legal in `state.mask`. Illegal actions raise `ConfigError`."""
         ...
 
 
 class RankedRouter:
-    """Router that chooses the worker with the lowest finite key; stops if there is none."""
+    """Router that selects the worker with the lowest key, or stops if no key is finite."""
 
     def __init__(self, name: str, key: Callable[[RouteState, int], float]) -> None:
         self.name, self._key = name, key
 
     def choose(self, state: RouteState) -> Choice:
-        """See `Router`."""
+        """Select the worker with the lowest key, or stop if no key is finite."""
         keys = [(self._key(state, i), i) for i in state.candidates]
         known = [pair for pair in keys if pair[0] < math.inf]
         return Choice(min(known)[1] if known else state.stop)
 
 
 def cheapest() -> RankedRouter:
-    """Return a router that chooses the worker with the lowest expected cost for the subtask."""
+    """Return a router that selects the worker with the lowest expected cost."""
     return RankedRouter("cheapest", lambda state, i: state.estimates[i].cost)
 
 
 def most_accurate() -> RankedRouter:
-    """Return a router that chooses the worker with the highest `skill` for the subtask."""
+    """Return a router that selects the worker with the highest skill for the subtask."""
     return RankedRouter("accurate", lambda s, i: -s.workers[i].skill(*s.work.labels))
 
 
 def cascade(names: Sequence[str]) -> RankedRouter:
-    """Return a router that tries the named workers in order and never chooses other workers."""
+    """Return a router that tries the workers with these names in order, and no other workers."""
     order = {name: float(place) for place, name in enumerate(names)}
     return RankedRouter("cascade", lambda s, i: order.get(s.workers[i].name, math.inf))

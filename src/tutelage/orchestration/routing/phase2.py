@@ -75,7 +75,7 @@ Log = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class Phase2Data:
-    """Data of phase 2: training and validation tables, test rows and reward."""
+    """Data of phase 2: training, validation and test tables, and reward settings."""
 
     train: QueryTable
     val: QueryTable
@@ -94,8 +94,8 @@ class Phase2Data:
         seeds: SeedTree,
         test: OutcomeTable | None = None,
     ) -> Phase2Data:
-        """Split a table and fit a predictor on the training part. `test` has held-out outcomes; if
-        None, a part of the table is held out."""
+        """Split an outcome table and fit a predictor on the training split. `test` has held-out
+        outcomes; if None, a split of the table is held out."""
         train, val, own = table.split(seeds, held_out=test is None)
         predictor, support = OutcomePredictor.fit(train, seeds)
         return Phase2Data(
@@ -109,7 +109,7 @@ class Phase2Data:
 
     @property
     def leaks(self) -> list[str]:
-        """Ids of test queries that also occur, with the same text, in the training data."""
+        """Ids of test queries whose text also occurs in the training data."""
         learned = self.known if self.apart else self.train.table
         found = find_trained(learned.instructions, self.test.instructions, hash_value)
         return [self.test.ids[k] for k in found]
@@ -117,7 +117,7 @@ class Phase2Data:
 
 @dataclass(slots=True)
 class Phase2Result:
-    """Result of a training run, and its progress while it runs. Files are next to `checkpoint`."""
+    """Progress and result of a training run. Other output files are next to `checkpoint`."""
 
     checkpoint: Path
     world: Phase2Data
@@ -143,7 +143,7 @@ def train_phase2(
     log: Log | None = None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> Phase2Result:
-    """Train a router; write `checkpoint_best.pth`, `checkpoint_last.pth` and `workers.json`.
+    """Train a router and write its checkpoints and `workers.json` to a folder.
 
     Outcomes are taken from `table` (see `read_outcomes`), or simulated for the default workers.
     `test_outcomes` are never used for fitting; without them, a part of the table is held out until
@@ -175,32 +175,32 @@ def train_phase2(
         run.end_update({"phase": "rl", "step": 0, "tick": 0}, validate=True)
     while len(run.result.history) <= settings.updates:
         run.update()
-    return run.ship(evaluate=evaluate)
+    return run.finish(evaluate=evaluate)
 
 
 class _Phase2Training:
-    """Training loop of phase 2 with model, optimizer and progress."""
+    """Training loop of phase 2, with model, optimizer and progress."""
 
     def __init__(
         self,
         folder: Path,
-        world: Phase2Data,
+        data: Phase2Data,
         settings: Phase2Settings,
         seeds: SeedTree,
         phase1: Mapping[str, Any] | None,
         log: Log | None,
     ) -> None:
-        self.folder, self.world, self.settings, self.seeds = folder, world, settings, seeds
+        self.folder, self.world, self.settings, self.seeds = folder, data, settings, seeds
         self.phase1, self.log = phase1, log
         self.model = ModelSelector(seeds.child("model").value(31))
-        self.result = Phase2Result(folder / BEST, world, self.model)
+        self.result = Phase2Result(folder / BEST, data, self.model)
         groups = self.model.parameter_groups(settings.learning_rate)
         self.rates = [group["lr"] for group in groups]
         self.optimizer = torch.optim.Adam(groups)
-        self.val_flows = WorkflowBatch.draw(world.val, settings.val_workflows, seeds.child("val"))
+        self.val_flows = WorkflowBatch.draw(data.val, settings.val_workflows, seeds.child("val"))
 
     def update(self) -> None:
-        """Run one update; validate and write a checkpoint every `validate_every` updates."""
+        """Run one update. Every `validate_every` updates, validate and write a checkpoint."""
         settings, number = self.settings, len(self.result.history) - 1
         seeds, terms, train = self.seeds.child("update", number), self.world.terms, self.world.train
         flows = WorkflowBatch.draw(train, settings.workflows_of(number), seeds.child("workflows"))
@@ -226,37 +226,37 @@ class _Phase2Training:
         due = done == settings.updates or done % settings.validate_every == 0
         self.end_update(line, validate=due)
 
-    def end_update(self, line: Line, *, validate: bool) -> None:
-        """Record and log the metrics; with `validate`, also validate and write checkpoints."""
+    def end_update(self, metrics: Line, *, validate: bool) -> None:
+        """Record and log metrics. If `validate` is True, also validate and write checkpoints."""
         result, world = self.result, self.world
         if validate:
             choose = policy_chooser(self.model, world.terms)
             outcome = run_chooser(world.val, self.val_flows, world.terms, choose)
             reward = float(outcome.reward_B.mean())
-            line["val_reward"], line["val_loss"] = reward, -reward
-            line["val_success"] = float(outcome.success_B.mean())
-            line["val_workflows"] = len(self.val_flows)
-        better = validate and line["val_reward"] > result.val_reward
+            metrics["val_reward"], metrics["val_loss"] = reward, -reward
+            metrics["val_success"] = float(outcome.success_B.mean())
+            metrics["val_workflows"] = len(self.val_flows)
+        better = validate and metrics["val_reward"] > result.val_reward
         if better:
-            result.val_reward, result.best_update = line["val_reward"], line["step"]
+            result.val_reward, result.best_update = metrics["val_reward"], metrics["step"]
         state = {
-            "epoch": line["step"],
+            "epoch": metrics["step"],
             "model_state_dict": self.model.state_dict(),
             "optimizer_state_dict": self.optimizer.state_dict(),
             "val_loss": -result.val_reward,
         }
         if better:
-            saving.write(self.folder / BEST, state | self._router(world.train.predictor))
-        result.history.append(line)
+            saving.write(self.folder / BEST, state | self._router_state(world.train.predictor))
+        result.history.append(metrics)
         if self.log is not None:
-            self.log(line)
+            self.log(metrics)
         if validate:  # after a crash, training resumes from the last validation
             progress = {name: getattr(result, name) for name in _PROGRESS}
             state["progress"] = json.dumps(progress)
             saving.write(self.folder / LAST, state)
 
-    def _router(self, predictor: OutcomePredictor) -> dict[str, Any]:
-        """Return the state of the router for a checkpoint, without the weights of the model."""
+    def _router_state(self, predictor: OutcomePredictor) -> dict[str, Any]:
+        """Return the router state for a checkpoint, without the model weights."""
         terms = self.world.terms
         return {
             "router": {
@@ -276,14 +276,14 @@ class _Phase2Training:
         for name, value in json.loads(state["progress"]).items():
             setattr(self.result, name, value)
 
-    def ship(self, *, evaluate: bool) -> Phase2Result:
-        """Write the best weights with a predictor fitted on all rows, and the file of workers. With
-        `evaluate`, compare all routers on the test workflows."""
+    def finish(self, *, evaluate: bool) -> Phase2Result:
+        """Write the final checkpoint (best weights, predictor fitted on all rows) and the file of
+        workers. If `evaluate` is True, compare all routers on the test workflows."""
         world, settings, seeds = self.world, self.settings, self.seeds
         shipped, _ = OutcomePredictor.fit(world.known, seeds)
         state = read_checkpoint(self.folder / BEST)
         self.model.load_state_dict(state["model_state_dict"])
-        saving.write(self.folder / BEST, state | self._router(shipped))
+        saving.write(self.folder / BEST, state | self._router_state(shipped))
         rows = [worker_to(worker) for worker in with_skills(world.known)]
         text = json.dumps({"workers": rows}, indent=1, ensure_ascii=False) + "\n"
         (self.folder / WORKERS).write_text(text, encoding="utf-8")
@@ -303,12 +303,12 @@ class _Phase2Training:
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Return a checkpoint of phase 1 or 2. Raises `RunError` if a required field is missing."""
+    """Load a checkpoint of phase 1 or 2. Raises `RunError` if a required field is missing."""
     state = saving.read(path, RunError)
     needed = ("epoch", "model_state_dict", "optimizer_state_dict", "val_loss")
     if missing := [name for name in needed if name not in state]:
         raise RunError(
-            f"{str(path)!r} has no {missing[0]!r}; use a checkpoint of phase 1 or phase 2"
+            f"{str(path)!r} has no field {missing[0]!r}; use a checkpoint of phase 1 or phase 2"
         )
     return state
 
@@ -318,7 +318,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RouterEvaluation:
-    """Results of all routers on the same workflows, with paired differences of rewards."""
+    """Results of all routers on the same workflows, with paired reward differences."""
 
     router: str
     """Name of the router in the checkpoint."""
@@ -328,8 +328,8 @@ class RouterEvaluation:
     """Reward of `router` minus the reward of each other router."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the differences, and a row per router with means over workflows (cost in USD,
-        latency in seconds). Bounds of an interval are None if it cannot be computed."""
+        """Return the differences, and one row of mean metrics per router (cost in USD, latency in
+        seconds). Bounds of an interval are None if it cannot be computed."""
         rows: list[dict[str, Any]] = []
         for name, outcome in self.outcomes.items():
             low, high = _interval(outcome.reward_B, outcome.flows.group_B)
@@ -342,47 +342,48 @@ class RouterEvaluation:
             }
             row = {key: float(values.mean()) for key, values in means.items()}
             row |= {"workflows": len(outcome.flows), "reward_low": low, "reward_high": high}
-            rows.append({"name": name, **_without_nan(row)})
-        differences = {name: _without_nan(asdict(gap)) for name, gap in self.differences.items()}
+            rows.append({"name": name, **_replace_nan(row)})
+        differences = {name: _replace_nan(asdict(gap)) for name, gap in self.differences.items()}
         return {"router": self.router, "rows": rows, "differences": differences}
 
 
-def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
+def _replace_nan(row: dict[str, Any]) -> dict[str, Any]:
     return {key: None if value != value else value for key, value in row.items()}
 
 
 def evaluate_routers(
     query_table: QueryTable,
-    flows: WorkflowBatch,
+    workflows: WorkflowBatch,
     terms: RewardTerms,
     train: OutcomeTable,
     policy: Chooser | None,
 ) -> RouterEvaluation:
-    """Run all baselines and the policy on the same workflows, and compare the policy with each
-    baseline, or the lookahead if `policy` is None. `train` has the outcomes of the predictor."""
+    """Compare the policy with all baselines on the same workflows, or the lookahead if `policy` is
+    None. `train` has the outcomes used to fit the predictor."""
     choosers = baselines(train, terms)
     choosers |= {} if policy is None else {POLICY: policy}
     outcomes = {
-        name: run_chooser(query_table, flows, terms, choose) for name, choose in choosers.items()
+        name: run_chooser(query_table, workflows, terms, choose)
+        for name, choose in choosers.items()
     }
     router = LOOKAHEAD if policy is None else POLICY
     mine_B = outcomes[router].reward_B
     differences = {
-        name: paired_difference(outcome.reward_B, mine_B, flows.group_B)
+        name: paired_difference(outcome.reward_B, mine_B, workflows.group_B)
         for name, outcome in outcomes.items()
         if name != router
     }
     return RouterEvaluation(router, outcomes, differences)
 
 
-def paired_difference(theirs_B: Floats, mine_B: Floats, group_B: Ints) -> Difference:
-    """Return the mean of `mine_B - theirs_B`, with a 95 % interval clustered by group."""
-    gap_B = mine_B - theirs_B
+def paired_difference(baseline_B: Floats, policy_B: Floats, group_B: Ints) -> Difference:
+    """Return the mean of `policy_B - baseline_B`, with a 95 % interval clustered by group."""
+    gap_B = policy_B - baseline_B
     signs = (int((gap_B > 0).sum()), int((gap_B < 0).sum()), int((gap_B == 0).sum()))
     return Difference(float(gap_B.mean()), *_interval(gap_B, group_B), *signs)
 
 
 def _interval(value_B: Floats, group_B: Ints) -> tuple[float, float]:
-    """Return the 95 % interval of a mean, clustered by group; (NaN, NaN) if not computable."""
+    """Return the 95 % interval of a mean, clustered by group, or (NaN, NaN) if undefined."""
     tasks = [str(group) for group in group_B]
     return shown_interval(mean_interval([float(v) for v in value_B], tasks), len({*tasks}))

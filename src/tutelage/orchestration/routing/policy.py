@@ -62,7 +62,7 @@ is multiplied by it too (`parameter_groups`)."""
 
 @dataclass(frozen=True, slots=True)
 class DecisionFeatures:
-    """Input of the policy and the critic for a batch of decisions."""
+    """Input features of the policy and the critic for a batch of decisions."""
 
     workers_DWF: Tensor
     context_DF: Tensor
@@ -70,91 +70,91 @@ class DecisionFeatures:
     """(utility - best utility) / alpha, at least -2; 0 for masked actions."""
     mask_DA: Tensor
     truth_DF: Tensor
-    """True outcomes (`WorkflowSimulator.truth`), only for the critic; 0 outside of training."""
+    """True outcomes (`WorkflowSimulator.true_features`) for the critic; 0 outside of training."""
 
     def __len__(self) -> int:
         return len(self.mask_DA)
 
-    def take(self, places: Tensor) -> DecisionFeatures:
+    def take(self, rows: Tensor) -> DecisionFeatures:
         """Return a subset of the decisions."""
-        return DecisionFeatures(*(getattr(self, field.name)[places] for field in fields(self)))
+        return DecisionFeatures(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @staticmethod
-    def cat(parts: DecisionFeatures | Sequence[DecisionFeatures]) -> DecisionFeatures:
-        """Concatenate batches. Raises `RewardError` for other types, and if batches have different
+    def cat(batches: DecisionFeatures | Sequence[DecisionFeatures]) -> DecisionFeatures:
+        """Concatenate batches of decisions. Raises `RewardError` for other types or different
         numbers of workers."""
-        if isinstance(parts, DecisionFeatures):
-            return parts
+        if isinstance(batches, DecisionFeatures):
+            return batches
         names = [each.name for each in fields(DecisionFeatures)]
         try:
-            return DecisionFeatures(*(torch.cat([getattr(p, n) for p in parts]) for n in names))
+            return DecisionFeatures(*(torch.cat([getattr(p, n) for p in batches]) for n in names))
         except (AttributeError, TypeError, RuntimeError) as error:
             raise RewardError(
-                "states must be DecisionFeatures of decisions over the same pool, as in "
-                f"choice.features of an execution's steps with a router trained by PPO ({error})"
+                "states must be DecisionFeatures with the same number of workers, such as the "
+                f"choice.features of steps with a router trained by PPO ({error})"
             ) from error
 
     @staticmethod
-    def of(at: DecisionBatch, terms: RewardTerms) -> DecisionFeatures:
-        """Compute the features of decisions."""
-        alpha, workers = max(abs(terms.weights.alpha), 1e-9), at.chance_DW.shape[1]
-        utility_DA = np.where(at.mask_DA, look_ahead(at, terms), np.nan)
+    def of(obs: DecisionBatch, terms: RewardTerms) -> DecisionFeatures:
+        """Compute the features of a batch of decisions."""
+        alpha, workers = max(abs(terms.weights.alpha), 1e-9), obs.chance_DW.shape[1]
+        utility_DA = np.where(obs.mask_DA, look_ahead(obs, terms), np.nan)
         best_D1 = np.nanmax(utility_DA, axis=1, keepdims=True)
         mine_DW = np.nan_to_num(utility_DA[:, :workers], nan=-alpha)
-        able_DW = at.mask_DA[:, :workers]
-        pass_DW, right_if_pass_DW, _ = verdict(at.chance_DW)
-        cost_ref_D1, latency_ref_D1 = at.cost_ref_D[:, None], at.latency_ref_D[:, None]
-        left_D = at.budget_D - at.spent_D
-        bounded_D, timed_D = np.isfinite(left_D), np.isfinite(at.deadline_D)
+        able_DW = obs.mask_DA[:, :workers]
+        pass_DW, right_if_pass_DW, _ = verdict(obs.chance_DW)
+        cost_ref_D1, latency_ref_D1 = obs.cost_ref_D[:, None], obs.latency_ref_D[:, None]
+        left_D = obs.budget_D - obs.spent_D
+        bounded_D, timed_D = np.isfinite(left_D), np.isfinite(obs.deadline_D)
         safe_left_D = np.where(bounded_D, np.maximum(left_D, 1e-12), 1.0)
         # Features of each worker.
         worker_parts = (
-            2 * at.chance_DW - 1,
+            2 * obs.chance_DW - 1,
             pass_DW,
-            right_if_pass_DW * at.others_D[:, None],
-            at.cost_DW * at.nodes_D[:, None] / cost_ref_D1,
-            np.where(bounded_D[:, None], np.minimum(at.cost_DW / safe_left_D[:, None], 2), 0),
-            at.seconds_DW * at.nodes_D[:, None] / latency_ref_D1 / 2,
-            (at.end_DW - at.end_D[:, None]) / latency_ref_D1,
-            np.minimum(at.load_DW, 4) / 2,
-            np.broadcast_to((at.tries_D / at.max_tries)[:, None], able_DW.shape),
+            right_if_pass_DW * obs.others_D[:, None],
+            obs.cost_DW * obs.nodes_D[:, None] / cost_ref_D1,
+            np.where(bounded_D[:, None], np.minimum(obs.cost_DW / safe_left_D[:, None], 2), 0),
+            obs.seconds_DW * obs.nodes_D[:, None] / latency_ref_D1 / 2,
+            (obs.end_DW - obs.end_D[:, None]) / latency_ref_D1,
+            np.minimum(obs.load_DW, 4) / 2,
+            np.broadcast_to((obs.tries_D / obs.max_tries)[:, None], able_DW.shape),
             able_DW,
             np.clip((mine_DW - best_D1) / alpha, -1, 0),
             np.clip(mine_DW / alpha, -1, 1),
             mine_DW >= best_D1 - 1e-12,
         )
-        masked_DW = np.where(able_DW, at.chance_DW, 0.0)
+        masked_DW = np.where(able_DW, obs.chance_DW, 0.0)
         padded_DW = np.column_stack([masked_DW, np.zeros((len(masked_DW), 2))])
         ranked_DW = -np.sort(-padded_DW, axis=1)
-        time_left_D = np.where(timed_D, at.deadline_D - at.now_D, 0.0)
-        spare_D = left_D - at.rest_cost_D
+        time_left_D = np.where(timed_D, obs.deadline_D - obs.now_D, 0.0)
+        spare_D = left_D - obs.rest_cost_D
         # Features that are the same for all workers.
         context_parts = (
-            at.nodes_D / 5,
-            at.open_D / 5,
-            at.tries_D / at.max_tries,
-            at.last_D > 0,
-            at.last_D,
-            at.others_D,
+            obs.nodes_D / 5,
+            obs.open_D / 5,
+            obs.tries_D / obs.max_tries,
+            obs.last_D > 0,
+            obs.last_D,
+            obs.others_D,
             *ranked_DW[:, :3].T,
-            np.clip(at.spent_D / at.cost_ref_D, 0, 3),
-            np.clip(at.rest_cost_D / at.cost_ref_D, 0, 3),
+            np.clip(obs.spent_D / obs.cost_ref_D, 0, 3),
+            np.clip(obs.rest_cost_D / obs.cost_ref_D, 0, 3),
             bounded_D,
-            np.where(bounded_D, np.clip(left_D / at.cost_ref_D, 0, 3), 0),
-            np.where(bounded_D, np.clip(spare_D / at.cost_ref_D, -2, 2), 0),
+            np.where(bounded_D, np.clip(left_D / obs.cost_ref_D, 0, 3), 0),
+            np.where(bounded_D, np.clip(spare_D / obs.cost_ref_D, -2, 2), 0),
             timed_D,
-            np.where(timed_D, np.clip(time_left_D / at.latency_ref_D, -1, 3), 0),
-            np.where(timed_D, np.clip((at.deadline_D - at.ends_D) / at.latency_ref_D, -2, 3), 0),
-            np.clip(at.now_D / at.latency_ref_D, 0, 3),
-            np.clip((at.ends_D - at.now_D - at.tail_D) / at.latency_ref_D, -2, 2),
-            np.clip(at.tail_D / at.latency_ref_D, 0, 2),
+            np.where(timed_D, np.clip(time_left_D / obs.latency_ref_D, -1, 3), 0),
+            np.where(timed_D, np.clip((obs.deadline_D - obs.ends_D) / obs.latency_ref_D, -2, 3), 0),
+            np.clip(obs.now_D / obs.latency_ref_D, 0, 3),
+            np.clip((obs.ends_D - obs.now_D - obs.tail_D) / obs.latency_ref_D, -2, 2),
+            np.clip(obs.tail_D / obs.latency_ref_D, 0, 2),
             np.clip(best_D1[:, 0] / alpha, -1, 1),
             np.clip(np.nan_to_num(utility_DA[:, workers], nan=0.0) / alpha, -1, 1),
         )
-        prior_DA = np.where(at.mask_DA, np.maximum((utility_DA - best_D1) / alpha, -2.0), 0.0)
+        prior_DA = np.where(obs.mask_DA, np.maximum((utility_DA - best_D1) / alpha, -2.0), 0.0)
         seen = (np.stack(worker_parts, axis=2), np.stack(context_parts, axis=1), prior_DA)
         features, context, prior = (torch.from_numpy(part.astype(np.float32)) for part in seen)
-        mask_DA, truth_DF = torch.from_numpy(at.mask_DA), torch.zeros(len(prior_DA), TRUTHS)
+        mask_DA, truth_DF = torch.from_numpy(obs.mask_DA), torch.zeros(len(prior_DA), TRUTHS)
         return DecisionFeatures(features, context, prior, mask_DA, truth_DF)
 
 
@@ -172,8 +172,8 @@ class ModelSelector(nn.Module):
         self.value = _Layers(generator, HIDDEN + CONTEXT_FEATURES + TRUTHS, HIDDEN, 1, zero=True)
 
     def forward(self, states: DecisionFeatures) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities [D, A], -inf for masked actions, and values [D] in units of the
-        scaled rewards."""
+        """Return the log-probabilities [D, A], -inf for masked actions, and the values [D] in units
+        of scaled rewards."""
         workers = states.workers_DWF.shape[1]
         context_DWF = states.context_DF[:, None].expand(-1, workers, -1)
         code_DWH = torch.tanh(self.encode(torch.cat([states.workers_DWF, context_DWF], dim=2)))
@@ -191,8 +191,8 @@ class ModelSelector(nn.Module):
         return torch.log_softmax(logits_DA, dim=1), self.value(known_DF)[:, 0]
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """Return parameter groups for an optimizer: the policy with this learning rate, the critic
-        with `GAIN` times this rate."""
+        """Return the parameter groups of an optimizer: the policy with the given learning rate, the
+        critic with `GAIN` times this rate."""
         named = list(self.named_parameters())
         policy = [p for name, p in named if not name.startswith("value.")]
         critic = {"params": list(self.value.parameters()), "lr": GAIN * learning_rate}
@@ -210,7 +210,7 @@ class ModelSelector(nn.Module):
         value_coef: float = 0.5,
         entropy_coef: float = 0.01,
     ) -> dict[str, Tensor]:
-        """Compute the PPO loss of D decisions; `actions` to `returns` are vectors of length D.
+        """Compute the PPO loss of D decisions. Tensor arguments are vectors of length D.
 
         `states` are the `choice.features` of the steps of executions, as a list or concatenated by
         `DecisionFeatures.cat`. `total_loss = policy_loss - entropy_coef * entropy + value_coef *
@@ -286,7 +286,7 @@ def compute_gae(
 
 
 def draw_actions(logp_DA: Tensor, uniform_D: NDArray[np.float64]) -> Tensor:
-    """Sample an action for each decision, [D], by inversion of the uniform numbers `uniform_D`."""
+    """Sample an action for each decision, [D], by inverse transform sampling from `uniform_D`."""
     ladder_DA = logp_DA.double().exp().cumsum(dim=1)
     target_D1 = torch.from_numpy(uniform_D)[:, None] * ladder_DA[:, -1:]
     # First action whose cumulative probability exceeds the target; masked actions add nothing.
@@ -294,18 +294,18 @@ def draw_actions(logp_DA: Tensor, uniform_D: NDArray[np.float64]) -> Tensor:
 
 
 def policy_chooser(model: ModelSelector, terms: RewardTerms) -> Chooser:
-    """Return a chooser that takes the most probable action of the policy."""
+    """Return a policy that selects the most probable action of a model."""
 
-    def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
+    def choose(simulator: WorkflowSimulator, rows: Ints, obs: DecisionBatch) -> Ints:
         with torch.no_grad():
-            logp_DA, _ = model(DecisionFeatures.of(at, terms))
+            logp_DA, _ = model(DecisionFeatures.of(obs, terms))
         return logp_DA.argmax(dim=1).numpy()
 
     return choose
 
 
 def baselines(train: OutcomeTable, terms: RewardTerms) -> dict[str, Chooser]:
-    """Return the baselines of the trained policy, by name.
+    """Return the baseline policies, by name.
 
     "cheapest" and "most accurate" try one worker and accept its answer in any case; "most accurate"
     uses the accuracy in the training table. The lookahead maximizes `simulator.look_ahead`.
@@ -321,23 +321,23 @@ def baselines(train: OutcomeTable, terms: RewardTerms) -> dict[str, Chooser]:
 
 
 def lookahead(terms: RewardTerms) -> Chooser:
-    """Return a chooser that takes the action with the highest one-step expected utility."""
+    """Return a policy that selects the action with the highest one-step expected utility."""
     return lambda _, rows, at: look_ahead(at, terms).argmax(axis=1)
 
 
-def try_once(scores: Floats, at: DecisionBatch) -> Ints:
-    """Return the legal worker with the highest score ([D, W] or [W]) at the first try; accept at
-    later tries, or stop if accepting is not legal."""
-    workers = at.chance_DW.shape[1]
-    able_DW = at.mask_DA[:, :workers]
+def try_once(scores: Floats, obs: DecisionBatch) -> Ints:
+    """Select the legal worker with the highest score ([D, W] or [W]) at the first try; accept the
+    answer at later tries, or stop if accepting is not legal."""
+    workers = obs.chance_DW.shape[1]
+    able_DW = obs.mask_DA[:, :workers]
     best_D = np.where(able_DW, scores, -np.inf).argmax(axis=1)
-    settle_D = np.where(at.mask_DA[:, workers], workers, workers + 1)
-    return np.where(able_DW.any(axis=1) & (at.tries_D == 0), best_D, settle_D)
+    settle_D = np.where(obs.mask_DA[:, workers], workers, workers + 1)
+    return np.where(able_DW.any(axis=1) & (obs.tries_D == 0), best_D, settle_D)
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectories:
-    """Decisions of a batch of workflows, in order; `places` has their row and column in [B, T]."""
+    """Decisions of a batch of workflows, in order. `places` has their indices in [B, T]."""
 
     states: DecisionFeatures
     actions_D: Tensor
@@ -352,13 +352,13 @@ class Trajectories:
 @torch.no_grad()
 def collect(
     query_table: QueryTable,
-    flows: WorkflowBatch,
+    workflows: WorkflowBatch,
     terms: RewardTerms,
     model: ModelSelector,
     seeds: SeedTree,
 ) -> Trajectories:
-    """Sample trajectories of the policy on all workflows; divide rewards by max(1, |alpha|)."""
-    simulator = WorkflowSimulator(query_table, flows, terms)
+    """Sample trajectories of the policy, with rewards divided by max(1, |alpha|)."""
+    simulator = WorkflowSimulator(query_table, workflows, terms)
     unit = max(1.0, abs(terms.weights.alpha))
     parts: list[DecisionFeatures] = []
     taken: list[tuple[Tensor, ...]] = []
@@ -381,7 +381,7 @@ def collect(
     actions_D, log_probs_D, values_D, row_D, time_D, rewards_D = map(
         torch.cat, zip(*taken, strict=True)
     )
-    rewards_BT = torch.zeros(len(flows), len(taken))
+    rewards_BT = torch.zeros(len(workflows), len(taken))
     mask_BT = torch.zeros_like(rewards_BT)
     rewards_BT[row_D, time_D] = rewards_D
     mask_BT[row_D, time_D] = 1.0
@@ -398,7 +398,7 @@ def ppo_update(
     settings: Phase2Settings,
     seeds: SeedTree,
 ) -> dict[str, Any]:
-    """Train for several epochs on one batch; return the mean metrics of the last epoch."""
+    """Run the PPO epochs on one batch and return the mean metrics of the last epoch."""
     values_BT, (gamma, lam) = torch.zeros_like(batch.mask_BT), (settings.gamma, settings.lambda_gae)
     values_BT[batch.places] = batch.values_D
     advantages_BT, returns_BT = estimate_advantages(

@@ -42,32 +42,32 @@ PASSES_RIGHT, PASSES_WRONG = 0.95, 0.1
 """Probabilities that a verifier passes a correct and a wrong answer."""
 
 
-def verdict(chance: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return P(pass), P(correct | pass) and P(correct | reject) of an answer; `chance` is the
+def verdict(p_correct: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return P(pass), P(correct | pass) and P(correct | reject) of an answer; `p_correct` is the
     probability that it is correct."""
-    passes = PASSES_WRONG + (PASSES_RIGHT - PASSES_WRONG) * chance
+    passes = PASSES_WRONG + (PASSES_RIGHT - PASSES_WRONG) * p_correct
     return (
         passes,
-        chance * PASSES_RIGHT / np.maximum(passes, 1e-9),
-        chance * (1 - PASSES_RIGHT) / np.maximum(1 - passes, 1e-9),
+        p_correct * PASSES_RIGHT / np.maximum(passes, 1e-9),
+        p_correct * (1 - PASSES_RIGHT) / np.maximum(1 - passes, 1e-9),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class NeighbourWeights:
-    """Support of each query: indices and weights of known queries. Weights of a row add up to 1."""
+    """Nearest training queries of each query: their indices, and weights that sum to 1 per row."""
 
     rows_BK: NDArray[np.int64]
     weights_BK: Floats
 
-    def take(self, places: NDArray[np.int64]) -> NeighbourWeights:
-        """Return the support of a subset of the queries."""
-        return NeighbourWeights(self.rows_BK[places], self.weights_BK[places])
+    def take(self, rows: NDArray[np.int64]) -> NeighbourWeights:
+        """Return the neighbour weights of a subset of the queries."""
+        return NeighbourWeights(self.rows_BK[rows], self.weights_BK[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomePredictor:
-    """Predictor of correctness, cost and time of workers. Create it with `fit`."""
+    """Predictor of the correctness, cost and latency of workers. Created by `fit`."""
 
     workers: tuple[Worker, ...]
     index: NearestTexts
@@ -86,7 +86,7 @@ class OutcomePredictor:
 
     @staticmethod
     def fit(table: OutcomeTable, seeds: SeedTree) -> tuple[OutcomePredictor, NeighbourWeights]:
-        """Fit a predictor on a table; return it and the out-of-fold support of the table's queries.
+        """Fit a predictor on a table of outcomes; return it and the out-of-fold neighbours of rows.
 
         Raises `DataError` if the table has fewer than two queries or a worker without outcomes.
         """
@@ -96,7 +96,7 @@ class OutcomePredictor:
 
         if len(table) < 2:
             raise DataError(
-                f"predictions need a table of at least 2 queries; this has {len(table)}"
+                f"the outcome table needs at least 2 queries for predictions, got {len(table)}"
             )
         known_QW, right_QW = table.known_QW, table.right_QW.astype(np.float64)
         filled_QW, kinds = right_QW.copy(), np.array(table.types)
@@ -125,7 +125,7 @@ class OutcomePredictor:
         found: list[tuple[float, OutcomePredictor, NeighbourWeights]] = []
         for temperature, share in itertools.product(TEMPERATURES, SHARES):
             candidate = replace(predictor, temperature=temperature, share=share)
-            support = candidate._weighted(near, table.types, own)
+            support = candidate._weight(near, table.types, own)
             chance, right = candidate.chances(support)[known_QW], right_QW[known_QW]
             clipped = np.clip(chance, CLIP, 1 - CLIP)
             loss = float(-(right * np.log(clipped) + (1 - right) * np.log(1 - clipped)).mean())
@@ -140,18 +140,18 @@ class OutcomePredictor:
         return replace(best, slope=float(slope), offset=float(offset)), support
 
     def support(self, texts: Sequence[str], types: Sequence[str]) -> NeighbourWeights:
-        """Return the support of new queries."""
-        return self._weighted(self.index.nearest([hashed(t) for t in texts], NEAREST), types)
+        """Return the weighted nearest neighbours of new queries."""
+        return self._weight(self.index.nearest([hashed(t) for t in texts], NEAREST), types)
 
-    def _weighted(
+    def _weight(
         self,
-        near: tuple[NDArray[np.int64], Floats],
+        nearest: tuple[NDArray[np.int64], Floats],
         types: Sequence[str],
-        own: NDArray[np.int64] | None = None,
+        skip: NDArray[np.int64] | None = None,
     ) -> NeighbourWeights:
-        """Return the support. `near` has indices and cosines of the nearest known queries; `own`
-        has the index of each query if the queries themselves are known."""
-        near_BK, cosines_BK = near
+        """Compute neighbour weights. `nearest` has indices and cosines of the nearest queries;
+        `skip` has the index of each query if the queries are training queries."""
+        near_BK, cosines_BK = nearest
         mine = np.exp(self.temperature * (cosines_BK - cosines_BK.max(axis=1, keepdims=True)))
         mine *= (1 - self.share) / mine.sum(axis=1, keepdims=True)
         # A fixed sample of known queries of the type; of all types if the type is unknown.
@@ -163,8 +163,8 @@ class OutcomePredictor:
             pools[kind] = np.resize(order, OF_TYPE)
         wide_BK = np.array([pools[kind] for kind in types]).reshape(len(types), -1)
         even = np.ones(wide_BK.shape)
-        if own is not None:
-            even[wide_BK == own[:, None]] = 0.0
+        if skip is not None:
+            even[wide_BK == skip[:, None]] = 0.0
         even *= self.share / np.maximum(1, even.sum(axis=1, keepdims=True))
         weights = np.concatenate([mine, even], axis=1)
         rows = np.concatenate([near_BK, wide_BK], axis=1)
@@ -173,7 +173,7 @@ class OutcomePredictor:
     def chances(
         self, support: NeighbourWeights, failed_BW: NDArray[np.bool_] | None = None
     ) -> Floats:
-        """Return the probability that each worker is correct, [B, W], given the failed workers."""
+        """Return P(correct) of each worker, [B, W], conditioned on the failed workers."""
         right_BKW = self.right_QW[support.rows_BK]
         weights_BK = support.weights_BK
         if failed_BW is not None:
@@ -184,13 +184,13 @@ class OutcomePredictor:
             likely_BK = np.exp(np.einsum("bkw,bw->bk", log_fail, failed_BW.astype(np.float64)))
             weights_BK = weights_BK * likely_BK
             weights_BK = weights_BK / weights_BK.sum(axis=1, keepdims=True)
-        return self._calibrated(np.einsum("bk,bkw->bw", weights_BK, right_BKW))
+        return self._calibrate(np.einsum("bk,bkw->bw", weights_BK, right_BKW))
 
-    def _calibrated(self, raw: Floats) -> Floats:
+    def _calibrate(self, raw: Floats) -> Floats:
         return 1.0 / (1.0 + np.exp(-np.clip(self.slope * _logit(raw) + self.offset, -30, 30)))
 
     def hope(self, support: NeighbourWeights, chances_BW: Floats, tries: int) -> Floats:
-        """Return the probability that one of the best `tries` workers is correct, [B].
+        """Return the probability that any of the best `tries` workers is correct, [B].
 
         `chances_BW` ranks the workers of the predictor, or the first of them; workers with negative
         values are excluded.
@@ -200,10 +200,10 @@ class OutcomePredictor:
         usable_BT = np.take_along_axis(chances_BW, best_BT, axis=1) >= 0
         right_BKT = self.right_QW[support.rows_BK[:, :, None], best_BT[:, None, :]]
         any_BK = 1 - np.prod(1 - right_BKT * usable_BT[:, None, :], axis=2)
-        return self._calibrated(np.einsum("bk,bk->b", support.weights_BK, any_BK))
+        return self._calibrate(np.einsum("bk,bk->b", support.weights_BK, any_BK))
 
     def expected(self, support: NeighbourWeights, tokens_in_B: Floats) -> tuple[Floats, Floats]:
-        """Return the expected USD and seconds of each worker, both [B, W]."""
+        """Return the expected cost in USD and latency in seconds of each worker, both [B, W]."""
         written_BW, costs_BW, seconds_BW = (
             np.einsum("bk,bkw->bw", support.weights_BK, values_QW[support.rows_BK])
             for values_QW in (self.tokens_QW, self.costs_QW, self.seconds_QW)
@@ -230,7 +230,7 @@ class OutcomePredictor:
 
     @staticmethod
     def from_state(state: Mapping[str, Any]) -> OutcomePredictor:
-        """Return the predictor of a `state_dict`."""
+        """Restore a predictor from its `state_dict`."""
         cuts = np.cumsum(state["lengths"].numpy())[:-1]
         return OutcomePredictor(
             workers=tuple(worker_from(w) for w in state["workers"]),

@@ -44,10 +44,10 @@ REMEMBERED = 4096
 
 
 class _RunningWorkflow(WorkflowState):
-    """State of one run that a `RouteState` does not contain, as a batch of one workflow."""
+    """State of one running workflow in addition to its `RouteState`, as a batch of size 1."""
 
     def __init__(self, predictor: OutcomePredictor, terms: RewardTerms, state: RouteState) -> None:
-        """Create the forecast of each node of the plan, parents first."""
+        """Create the state of a new run, with a forecast for each node of its plan."""
         plan, workers, catalog = state.plan, state.workers, builtin_graph().catalog
         self.order = [node for level in levels(plan) for node in level]
         nodes = [plan.nodes[node] for node in self.order]
@@ -73,8 +73,8 @@ class _RunningWorkflow(WorkflowState):
         self.lost = False
         """True if a node was given up: the workflow cannot succeed, so all other nodes stop."""
 
-    def decide(self, state: RouteState, node: int) -> DecisionBatch:
-        """Update the run from the state and return the decision at a node as a batch of one."""
+    def observe(self, state: RouteState, node: int) -> DecisionBatch:
+        """Update the run from the router state; return the observation as a batch of size 1."""
         self.reserved.pop(node, None)
         self.status_BN[0, node] = READY
         self.lost = self.lost or not all(state.done.values())
@@ -103,20 +103,20 @@ class _RunningWorkflow(WorkflowState):
             deadline_D=np.array([float(deadline)]),
         )
 
-    def take(self, state: RouteState, node: int, at: DecisionBatch, action: int) -> None:
-        """Record the chosen action."""
+    def record(self, state: RouteState, node: int, obs: DecisionBatch, action: int) -> None:
+        """Record the selected action."""
         if action < len(state.workers):
             row, worker = np.array([0]), np.array([action])
-            self.ask(row, np.array([node]), worker, at.chance_DW, at.now_D)
+            self.ask(row, np.array([node]), worker, obs.chance_DW, obs.now_D)
             self.reserved[node] = state.estimates[action].bound
         elif action == state.accept:
-            self.chance_BN[0, node] = at.last_D[0]
+            self.chance_BN[0, node] = obs.last_D[0]
         else:
             self.lost = True
 
 
 class LearnedRouter:
-    """`Router` that uses a model selector, or the one-step lookahead if `model` is None."""
+    """Router with a trained model selector, or with the one-step lookahead if `model` is None."""
 
     def __init__(
         self,
@@ -126,15 +126,15 @@ class LearnedRouter:
         *,
         sample: bool = False,
     ) -> None:
-        """Create a router. With `sample`, draw actions as in training; otherwise take the most
-        probable action."""
+        """Create a router. If `sample` is True, sample actions as in training; otherwise select the
+        most probable action."""
         self.predictor, self.terms, self.model = predictor, terms, model
         self.name = "lookahead" if model is None else "ppo"
         self._sample = sample
         self._runs: dict[tuple[int, tuple[str | int, ...]], _RunningWorkflow] = {}
 
     def check(self, workers: Sequence[Worker]) -> None:
-        """Raise `ConfigError` if the router was not trained on one of the workers."""
+        """Raise `ConfigError` if the router was not trained on all of these workers."""
         known = {worker.name for worker in self.predictor.workers}
         strange = [worker.name for worker in workers if worker.name not in known]
         if strange:
@@ -146,7 +146,7 @@ class LearnedRouter:
             )
 
     def choose(self, state: RouteState) -> Choice:
-        """See `Router`. Raises `ConfigError` if the router was not trained on a worker."""
+        """Select an action. Raises `ConfigError` for workers that were not in training."""
         key = (state.work.seeds.seed, state.work.seeds.path[:-2])
         if key not in self._runs:  # a run that is not in memory is treated as new
             self.check(state.workers)
@@ -155,7 +155,7 @@ class LearnedRouter:
                 del self._runs[next(iter(self._runs))]
         run = self._runs[key]
         node = run.order.index(state.work.node)
-        at = run.decide(state, node)
+        at = run.observe(state, node)
         if run.lost:
             return Choice(state.stop)
         features, log_prob = None, 0.0
@@ -170,12 +170,12 @@ class LearnedRouter:
             else:
                 action = int(logp_DA[0].argmax())
             log_prob = float(logp_DA[0, action])
-        run.take(state, node, at, action)
+        run.record(state, node, at, action)
         return Choice(action, log_prob, features=features)
 
 
 def load_router(path: str | Path) -> LearnedRouter:
-    """Return the router of a phase 2 checkpoint. Raises `RunError` if it contains no router."""
+    """Load a router from a checkpoint of phase 2. Raises `RunError` if it contains no router."""
     state = read_checkpoint(path)
     if "router" not in state:
         raise RunError(

@@ -34,7 +34,7 @@ and fast success is worth several times as much."""
 
 
 class PPOSettings(Section):
-    """Settings of PPO. Setting one of them selects PPO as the algorithm."""
+    """Settings of PPO. If any of these keys is set, the algorithm is PPO."""
 
     num_episodes: Count = 1000
     """Number of episodes of `workflows_per_episode` parallel workflows each."""
@@ -57,7 +57,7 @@ class PPOSettings(Section):
 
 
 class Phase2Settings(PPOSettings):
-    """Settings of the router and of its training in phase 2."""
+    """Settings of the router and its training in phase 2."""
 
     algorithm: Literal["lookahead", "PPO"] = "lookahead"
     """lookahead: maximize the expected one-step utility under the predictor. PPO: train a policy
@@ -76,11 +76,11 @@ class Phase2Settings(PPOSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _choose_algorithm(cls, given: Any) -> Any:
+    def _choose_algorithm(cls, values: Any) -> Any:
         """Set the algorithm to PPO if a PPO key is set."""
-        if not isinstance(given, dict):
-            return given
-        keys = cast("dict[str, Any]", given)
+        if not isinstance(values, dict):
+            return values
+        keys = cast("dict[str, Any]", values)
         trained = sorted(keys.keys() & PPOSettings.model_fields)
         if trained and keys.get("algorithm") == "lookahead":
             raise ValueError(
@@ -91,7 +91,7 @@ class Phase2Settings(PPOSettings):
 
     @property
     def reward(self) -> Preset:
-        """Preset of the reward."""
+        """Reward preset: `seed` or `normalized`."""
         weighed = any(getattr(self, each.name) is not None for each in fields(RewardWeights))
         return (
             "seed" if (weighed if self.normalize is None else not self.normalize) else "normalized"
@@ -106,7 +106,7 @@ class Phase2Settings(PPOSettings):
 
     @property
     def warning(self) -> str:
-        """Warning if the published example of a success has a negative reward; else empty."""
+        """Warning text if the published example of a success has a negative reward; else empty."""
         example = ExecutionResult(True, dict.fromkeys("abc", "done"), 0.045, 1200.0)
         earned = compute_reward(example, weights=self.weights)
         if self.reward != "seed" or earned >= 0:
@@ -119,7 +119,7 @@ class Phase2Settings(PPOSettings):
 
     @property
     def updates(self) -> int:
-        """Number of policy updates; the last one may have fewer episodes. 0 for the lookahead."""
+        """Number of policy updates (the last may have fewer episodes); 0 for the lookahead."""
         if self.algorithm == "lookahead":
             return 0
         return math.ceil(self.num_episodes / self.episodes_per_update)

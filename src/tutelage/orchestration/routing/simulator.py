@@ -59,12 +59,12 @@ Shape = Literal["chain", "fan_in", "diamond", "independent"]
 SHAPES: tuple[Shape, ...] = ("chain", "fan_in", "diamond", "independent")
 WAITING, READY, RUNNING, DONE = 0, 1, 2, 3
 TRUTHS = 12
-"""Number of features that `WorkflowSimulator.truth` returns for a decision."""
+"""Number of features that `WorkflowSimulator.true_features` returns for a decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Distribution of the simulated workflows, and rules of their execution."""
+    """Distribution of simulated workflows, and rules of their execution."""
 
     nodes: tuple[int, int] = (1, 5)
     """Minimum and maximum number of nodes."""
@@ -81,7 +81,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class QueryForecast:
-    """Predictions for queries (rows of a table, or nodes of a plan) before any execution."""
+    """Predictions for queries (rows of a table or nodes of a plan) before their execution."""
 
     predictor: OutcomePredictor
     support: NeighbourWeights
@@ -97,8 +97,8 @@ class QueryForecast:
     legal_QW: Bools
     max_tries: int
 
-    def after(self, query_D: Ints, failed_DW: Bools) -> Floats:
-        """Return the probability that each worker is correct, [D, W], given the failed workers."""
+    def posterior(self, query_D: Ints, failed_DW: Bools) -> Floats:
+        """Return P(correct) of each worker, [D, W], conditioned on the failed workers."""
         chance_DW = self.chance_QW[query_D]
         again = failed_DW.any(axis=1)
         if again.any():
@@ -118,7 +118,7 @@ class QueryForecast:
         legal_QW: Bools,
         max_tries: int,
     ) -> QueryForecast:
-        """Return the forecast of a predictor for these workers, which it must know."""
+        """Return the forecast of a predictor that was fitted on these workers."""
         names = [worker.name for worker in predictor.workers]
         columns = np.array([names.index(worker.name) for worker in workers])
         expected = (predictor.chances(support), *predictor.expected(support, tokens_in_Q))
@@ -133,7 +133,7 @@ class QueryForecast:
 
 @dataclass(frozen=True, slots=True)
 class QueryTable(QueryForecast):
-    """Outcome table with the forecast of its queries."""
+    """Outcome table with forecasts for its queries."""
 
     table: OutcomeTable
     scenario: Scenario
@@ -149,8 +149,8 @@ class QueryTable(QueryForecast):
         scenario: Scenario,
         support: NeighbourWeights | None = None,
     ) -> QueryTable:
-        """Return the table with the forecast of a predictor that knows its workers. `support` is
-        given for the training table, where each row is excluded from its own neighbours.
+        """Add the forecasts of a predictor to an outcome table. Pass `support` for the training
+        table, where each row is excluded from its own neighbours.
 
         The capability that a type needs comes from the built-in catalog, or from the type's name.
         Raises `ConfigError` if no worker can do a query.
@@ -181,7 +181,7 @@ class QueryTable(QueryForecast):
 
 @dataclass(frozen=True, slots=True)
 class WorkflowBatch:
-    """Batch of workflows whose nodes are queries of one forecast."""
+    """Batch of workflows. Their nodes are queries of one forecast."""
 
     query_BN: Ints
     """Row of each node in the table; -1 for padding."""
@@ -202,11 +202,11 @@ class WorkflowBatch:
         return len(self.query_BN)
 
     @staticmethod
-    def whole(known: QueryForecast, parents_NN: Bools) -> WorkflowBatch:
-        """Return one workflow of all queries of a forecast, without budget and deadline."""
+    def whole(forecast: QueryForecast, parents_NN: Bools) -> WorkflowBatch:
+        """Return a batch of one workflow with all queries of a forecast, without limits."""
         query_BN, parents_BNN = np.arange(len(parents_NN))[None], parents_NN[None]
-        cost_BW, path_BW = _single_worker(known, query_BN, parents_BNN)
-        most = _most(cost_BW), _most(path_BW)
+        cost_BW, path_BW = _single_worker_costs(forecast, query_BN, parents_BNN)
+        most = _row_max(cost_BW), _row_max(path_BW)
         free_B, group_B = np.array([np.inf]), np.zeros(1, dtype=np.int64)
         return WorkflowBatch(query_BN, parents_BNN, free_B, free_B, *most, group_B)
 
@@ -214,8 +214,8 @@ class WorkflowBatch:
     def draw(
         query_table: QueryTable, count: int, seeds: SeedTree, groups: int = 1
     ) -> WorkflowBatch:
-        """Draw `count` workflows. Nodes and shapes depend only on the seed and the table; budgets,
-        deadlines and reference values also on the forecast.
+        """Sample `count` workflows. Nodes and shapes depend only on the seed and the table;
+        budgets, deadlines and reference values depend on the forecast too.
 
         Queries are split into `groups` parts of equal size, at most one part per two workflows and
         per `nodes` queries. Each workflow takes its queries from one part.
@@ -243,37 +243,37 @@ class WorkflowBatch:
                 parents_NN[0, 1 : max(2, size - 1)] = True
                 if size > 2:
                     parents_NN[1 : size - 1, size - 1] = True
-        cost_BW, path_BW = _single_worker(query_table, query_BN, parents_BNN)
+        cost_BW, path_BW = _single_worker_costs(query_table, query_BN, parents_BNN)
 
-        def limits(base_BW: Floats, share: float, factors: tuple[float, float]) -> Floats:
+        def draw_limits(base_BW: Floats, share: float, factors: tuple[float, float]) -> Floats:
             drawn_B = rng.uniform(*factors, count) * np.median(base_BW, axis=1)
             return np.where(rng.random(count) < share, drawn_B, np.inf)
 
-        budget_B = limits(cost_BW, scenario.budgets, scenario.budget_range)
-        deadline_B = limits(path_BW, scenario.deadlines, scenario.deadline_range)
-        most = _most(cost_BW), _most(path_BW)
+        budget_B = draw_limits(cost_BW, scenario.budgets, scenario.budget_range)
+        deadline_B = draw_limits(path_BW, scenario.deadlines, scenario.deadline_range)
+        most = _row_max(cost_BW), _row_max(path_BW)
         return WorkflowBatch(query_BN, parents_BNN, budget_B, deadline_B, *most, group_B)
 
 
-def _most(known_BW: Floats) -> Floats:
-    """Return the maximum of each row; 1 if it is 0, so that rewards of free pools are defined."""
-    most_B = known_BW.max(axis=1)
+def _row_max(values_BW: Floats) -> Floats:
+    """Return the maximum of each row, or 1 if it is 0, so that it can be a divisor."""
+    most_B = values_BW.max(axis=1)
     return np.where(most_B > 0, most_B, 1.0)
 
 
-def _single_worker(
-    known: QueryForecast, query_BN: Ints, parents_BNN: Bools
+def _single_worker_costs(
+    forecast: QueryForecast, query_BN: Ints, parents_BNN: Bools
 ) -> tuple[Floats, Floats]:
-    """Return the expected USD and critical path in seconds of single-worker plans, both [B, W].
+    """Return the expected cost in USD and latency in seconds of single-worker plans, both [B, W].
 
     For a node that a worker cannot do, the most expensive (or slowest) legal worker is used. Nodes
     without a legal worker are padding and count 0.
     """
-    legal_BNW = known.legal_QW[query_BN] & (query_BN >= 0)[:, :, None]
+    legal_BNW = forecast.legal_QW[query_BN] & (query_BN >= 0)[:, :, None]
     exists_BN: Bools = np.any(legal_BNW, axis=2)
     mine = [
         np.where(legal_BNW, x_BNW, np.where(legal_BNW, x_BNW, -np.inf).max(axis=2, keepdims=True))
-        for x_BNW in (known.cost_QW[query_BN], known.seconds_QW[query_BN])
+        for x_BNW in (forecast.cost_QW[query_BN], forecast.seconds_QW[query_BN])
     ]
     used_BNW, lasts_BNW = (np.where(exists_BN[:, :, None], x_BNW, 0.0) for x_BNW in mine)
     end_BNW = np.zeros_like(lasts_BNW)
@@ -285,8 +285,8 @@ def _single_worker(
 
 @dataclass(frozen=True, slots=True)
 class DecisionBatch:
-    """Observations of a batch of decisions. Costs in USD, times in seconds from the start of the
-    workflow."""
+    """Observations of a batch of decisions. Costs are in USD, times in seconds since the start of
+    the workflow."""
 
     mask_DA: Bools
     chance_DW: Floats
@@ -335,7 +335,7 @@ class DecisionBatch:
 
 @dataclass(frozen=True, slots=True)
 class RewardTerms:
-    """Reward of workflows, and their maximum number of decisions."""
+    """Reward preset and weights, and the maximum number of decisions per workflow."""
 
     preset: Preset
     weights: RewardWeights
@@ -350,49 +350,49 @@ class RewardTerms:
         return np.full_like(cost_ref_D, usd), np.full_like(latency_ref_D, 1000.0 * second)
 
 
-def look_ahead(at: DecisionBatch, terms: RewardTerms) -> Floats:
-    """Return the expected one-step utilities, [D, A]; -inf for masked actions.
+def look_ahead(obs: DecisionBatch, terms: RewardTerms) -> Floats:
+    """Return the expected one-step utilities, [D, A], with -inf for masked actions.
 
-    The docstring of the module has the formula.
+    See the formula in the module docstring.
     """
     alpha = terms.weights.alpha
-    shares = at.nodes_D if terms.preset == "normalized" else np.ones_like(at.nodes_D)
+    shares = obs.nodes_D if terms.preset == "normalized" else np.ones_like(obs.nodes_D)
     shaped_D = terms.weights.shaped_reward / shares
-    per_usd_D, per_second_D = terms.prices(at.cost_ref_D, at.latency_ref_D)
-    pass_DW, right_if_pass_DW, right_if_fail_DW = verdict(at.chance_DW)
+    per_usd_D, per_second_D = terms.prices(obs.cost_ref_D, obs.latency_ref_D)
+    pass_DW, right_if_pass_DW, right_if_fail_DW = verdict(obs.chance_DW)
     # Actions: each worker, then accept, which has no cost.
     none_D1 = np.zeros((len(shaped_D), 1))
-    end_DA = np.column_stack([at.end_DW, at.end_D])
-    cost_DA = np.column_stack([at.cost_DW, none_D1])
+    end_DA = np.column_stack([obs.end_DW, obs.end_D])
+    cost_DA = np.column_stack([obs.cost_DW, none_D1])
     # 1 if the budget covers this action and the minimum cost of the other nodes.
-    left_D = at.budget_D - at.spent_D - at.rest_least_D
+    left_D = obs.budget_D - obs.spent_D - obs.rest_least_D
     affordable_DA = (left_D[:, None] - cost_DA >= -1e-12).astype(np.float64)
     # Approximate probability of meeting the deadline: logistic in the relative distance to it.
-    ahead_DA = np.maximum(end_DA - at.now_D[:, None], 1e-6)
+    ahead_DA = np.maximum(end_DA - obs.now_D[:, None], 1e-6)
     with np.errstate(invalid="ignore"):
-        far_DA = (at.deadline_D[:, None] - end_DA) / (0.15 * ahead_DA)
+        far_DA = (obs.deadline_D[:, None] - end_DA) / (0.15 * ahead_DA)
     in_time_DA = 1.0 / (1.0 + np.exp(-np.clip(far_DA, -30, 30)))
-    worth_DA = alpha * at.others_D[:, None] * in_time_DA * affordable_DA
-    rest_D1 = (per_usd_D * at.rest_cost_D)[:, None]
-    time_DA = per_second_D[:, None] * (end_DA - at.now_D[:, None])
+    worth_DA = alpha * obs.others_D[:, None] * in_time_DA * affordable_DA
+    rest_D1 = (per_usd_D * obs.rest_cost_D)[:, None]
+    time_DA = per_second_D[:, None] * (end_DA - obs.now_D[:, None])
     worth_DW = worth_DA[:, :-1]
     try_DW = (
         pass_DW * (np.maximum(worth_DW * right_if_pass_DW - rest_D1, 0) + shaped_D[:, None])
         + (1 - pass_DW) * np.maximum(worth_DW * right_if_fail_DW - rest_D1, 0)
-        - per_usd_D[:, None] * at.cost_DW
+        - per_usd_D[:, None] * obs.cost_DW
         - time_DA[:, :-1]
     )
-    right_D = alpha * at.others_D * at.last_D * in_time_DA[:, -1] * affordable_DA[:, -1]
+    right_D = alpha * obs.others_D * obs.last_D * in_time_DA[:, -1] * affordable_DA[:, -1]
     accept_D = right_D - rest_D1[:, 0] - time_DA[:, -1]
     utility_DA = np.concatenate([try_DW, accept_D[:, None], np.zeros((len(accept_D), 1))], axis=1)
-    return np.where(at.mask_DA, utility_DA, -np.inf)
+    return np.where(obs.mask_DA, utility_DA, -np.inf)
 
 
 class WorkflowState:
-    """State of workflows, with the expected results of their nodes."""
+    """State of running workflows, with the expected results of their nodes."""
 
-    def __init__(self, known: QueryForecast, flows: WorkflowBatch, terms: RewardTerms) -> None:
-        self.known, self.flows, self.terms = known, flows, terms
+    def __init__(self, forecast: QueryForecast, flows: WorkflowBatch, terms: RewardTerms) -> None:
+        self.known, self.flows, self.terms = forecast, flows, terms
         shape = flows.query_BN.shape
         self.exists_BN = flows.query_BN >= 0
         self.query_BN = np.maximum(flows.query_BN, 0)
@@ -402,17 +402,17 @@ class WorkflowState:
         """End time of each finished node."""
         self.expected_end_BN = np.zeros(shape)
         """Expected end time of each running node."""
-        self.chance_BN = np.where(self.exists_BN, known.hope_Q[self.query_BN], 1.0)
+        self.chance_BN = np.where(self.exists_BN, forecast.hope_Q[self.query_BN], 1.0)
         """Probability that each node is correct."""
         self.if_pass_BN = np.zeros(shape)
         """Probability that each node is correct if the running answer passes its verifier."""
         # USD and seconds of each node with the worker of highest utility before any try; chances
         # are halved, because other nodes may fail.
-        cost_BNW, seconds_BNW = known.cost_QW[self.query_BN], known.seconds_QW[self.query_BN]
-        legal_BNW = known.legal_QW[self.query_BN]
+        cost_BNW, seconds_BNW = forecast.cost_QW[self.query_BN], forecast.seconds_QW[self.query_BN]
+        legal_BNW = forecast.legal_QW[self.query_BN]
         per_usd_B, per_second_B = terms.prices(flows.cost_ref_B, flows.latency_ref_B)
         worth_BNW = (
-            0.5 * terms.weights.alpha * known.chance_QW[self.query_BN]
+            0.5 * terms.weights.alpha * forecast.chance_QW[self.query_BN]
             - per_usd_B[:, None, None] * cost_BNW
             - per_second_B[:, None, None] * seconds_BNW
         )
@@ -425,7 +425,7 @@ class WorkflowState:
         self._least_BN = np.where(self.exists_BN, least_BN, 0.0)
 
     def ask(self, rows: Ints, node: Ints, worker: Ints, chance_DW: Floats, now_D: Floats) -> None:
-        """Update the state for calls of workers; `chance_DW` comes from the `DecisionBatch`.
+        """Update the state when workers are called. `chance_DW` is `DecisionBatch.chance_DW`.
 
         If the answer is rejected, the next best worker counts with half of its probability.
         """
@@ -440,11 +440,11 @@ class WorkflowState:
         self.chance_BN[rows, node] = passes * if_pass + (1 - passes) * 0.5 * others_DW.max(axis=1)
 
     def situation(
-        self, rows: Ints, node: Ints, now_D: Floats, *, failed_DW: Bools, last_D: Ints, **known: Any
+        self, rows: Ints, node: Ints, now_D: Floats, *, failed_DW: Bools, last_D: Ints, **extra: Any
     ) -> DecisionBatch:
-        """Return the observation of decisions. `failed_DW` has the workers that were rejected at
-        the node, `last_D` the worker of the last answer (-1 if there is none), and `known` the
-        other fields that the state does not determine.
+        """Return the observations of a batch of decisions. `failed_DW` marks the workers that were
+        rejected at the node, `last_D` is the worker of the last answer (-1 if there is none), and
+        `extra` has the other fields of the batch.
         """
         places, query = np.arange(len(rows)), self.query_BN[rows, node]
         status_DN = self.status_BN[rows]
@@ -468,7 +468,7 @@ class WorkflowState:
         for i in reversed(range(lasts_DN.shape[1])):
             chains_DN = np.where(parents_DNN[:, i, :], tail_DN + lasts_DN, 0.0)
             tail_DN[:, i] = chains_DN.max(axis=1, initial=0.0)
-        chance_DW = self.known.after(query, failed_DW)
+        chance_DW = self.known.posterior(query, failed_DW)
         return DecisionBatch(
             chance_DW=chance_DW,
             cost_DW=self.known.cost_QW[query],
@@ -486,12 +486,12 @@ class WorkflowState:
             latency_ref_D=self.flows.latency_ref_B[rows],
             nodes_D=self.size_B[rows].astype(np.float64),
             open_D=(~done_DN).sum(axis=1).astype(np.float64),
-            **known,
+            **extra,
         )
 
 
 class WorkflowSimulator(WorkflowState):
-    """Simulation of a batch. `rows` are the workflows that need a decision; `step` executes it."""
+    """Simulation of a batch of workflows. `rows` need a decision; `step` executes decisions."""
 
     def __init__(self, query_table: QueryTable, flows: WorkflowBatch, terms: RewardTerms) -> None:
         super().__init__(query_table, flows, terms)
@@ -522,7 +522,7 @@ class WorkflowSimulator(WorkflowState):
         self.status_BN[roots_BN] = READY
         self._due_BN[roots_BN] = 0.0
         self._advance(np.arange(count))
-        self._so_far_B = self._running_reward()
+        self._so_far_B = self._current_reward()
         self.reward_B = self._so_far_B.copy()
         """Sum of the rewards of all decisions."""
 
@@ -538,13 +538,13 @@ class WorkflowSimulator(WorkflowState):
         return self.query_BN[rows, self.node_B[rows]]
 
     def last(self, rows: Ints) -> Ints:
-        """Return the worker of the last answer at the current node; -1 if there is none."""
+        """Return the worker of the last answer at each current node, or -1 if there is none."""
         return self._last_BN[rows, self.node_B[rows]]
 
-    def step(self, rows: Ints, actions: Ints, ahead_chance_DW: Floats) -> Floats:
-        """Execute one action in each workflow of `rows` (some of `self.rows`); return the rewards.
+    def step(self, rows: Ints, actions: Ints, chance_DW: Floats) -> Floats:
+        """Execute an action in each workflow of `rows` (subset of `self.rows`); return the rewards.
 
-        `ahead_chance_DW` are the probabilities in the `DecisionBatch`.
+        `chance_DW` is `DecisionBatch.chance_DW`.
         """
         self.steps_B[rows] += 1
         ask, accept, stop = (
@@ -561,27 +561,27 @@ class WorkflowSimulator(WorkflowState):
             self._unused_BN[places, node] = np.maximum(0.0, bound - cost)
             self._worker_BN[places, node] = worker
             self._due_BN[places, node] = now_D + self.query_table.table.seconds_QW[query, worker]
-            self.ask(places, node, worker, ahead_chance_DW[ask], now_D)
+            self.ask(places, node, worker, chance_DW[ask], now_D)
         if accept.any():
             places, node = rows[accept], self.node_B[rows[accept]]
             last = self._last_BN[places, node]
-            self.chance_BN[places, node] = ahead_chance_DW[accept][np.arange(len(last)), last]
-            self._finish(places, node, last, passed=False)
+            self.chance_BN[places, node] = chance_DW[accept][np.arange(len(last)), last]
+            self._complete(places, node, last, passed=False)
         ended = ~self._over_B[rows] & (stop | (self.steps_B[rows] >= self.terms.max_steps))
-        self._give_up(rows[ended])
+        self._fail(rows[ended])
         self._advance(rows[~self._over_B[rows]])
-        so_far_B = self._running_reward()
+        so_far_B = self._current_reward()
         gained = so_far_B[rows] - self._so_far_B[rows]
         self._so_far_B = so_far_B
         self.reward_B[rows] += gained
         return gained
 
-    def _finish(self, rows: Ints, node: Ints, kept: Ints, *, passed: bool) -> None:
-        """Complete nodes with a kept answer, and make their children ready."""
+    def _complete(self, rows: Ints, node: Ints, worker: Ints, *, passed: bool) -> None:
+        """Mark nodes as completed, and mark children with completed parents as ready."""
         self.status_BN[rows, node] = DONE
         self.finish_BN[rows, node] = self.now_B[rows]
         self._due_BN[rows, node] = np.inf
-        self.kept_BN[rows, node] = kept
+        self.kept_BN[rows, node] = worker
         self.passed_BN[rows, node] = passed
         open_DN = self.status_BN[rows] != DONE
         waits_DN = (self.flows.parents_BNN[rows] & open_DN[:, :, None]).any(axis=1)
@@ -595,20 +595,20 @@ class WorkflowSimulator(WorkflowState):
         ]
         self.success_B[complete] = (right_DN | ~self.exists_BN[complete]).all(axis=1)
 
-    def _give_up(self, rows: Ints) -> None:
-        """Fail workflows. Running tries count with their upper bound, since they may be billed."""
+    def _fail(self, rows: Ints) -> None:
+        """Mark workflows as failed. Running tries count with their maximum cost."""
         self.cost_B[rows] += self._unused_BN[rows].sum(axis=1)
         self._unused_BN[rows] = 0.0
         self._over_B[rows] = True
 
     def _advance(self, rows: Ints) -> None:
-        """Advance time until each of these workflows needs a decision or is over."""
+        """Advance the time until each workflow needs a decision or has ended."""
         while len(rows):
             node = self._due_BN[rows].argmin(axis=1)
             due = self._due_BN[rows, node]
             late = due > self.flows.deadline_B[rows]
             self.now_B[rows] = np.where(late, self.flows.deadline_B[rows], due)
-            self._give_up(rows[late])
+            self._fail(rows[late])
             rows, node = rows[~late], node[~late]
             self.node_B[rows] = node
             running = self.status_BN[rows, node] == RUNNING
@@ -620,24 +620,24 @@ class WorkflowSimulator(WorkflowState):
             self._last_BN[answered, at] = worker
             good, good_at = answered[passed], at[passed]
             self.chance_BN[good, good_at] = self.if_pass_BN[good, good_at]
-            self._finish(good, good_at, worker[passed], passed=True)
+            self._complete(good, good_at, worker[passed], passed=True)
             self.status_BN[answered[~passed], at[~passed]] = READY
             # A ready node that no worker fits waits until running tries release reserved budget,
             # as in the executor; if nothing runs and accept is not legal, the workflow fails.
             ready, at = rows[~running], node[~running]
-            mask_DA, wanted_DW = self._masks(ready)
+            mask_DA, wanted_DW = self._action_masks(ready)
             busy_DN = self.status_BN[ready] == RUNNING
             stuck = ~mask_DA[:, :-2].any(axis=1)
             waits = stuck & wanted_DW.any(axis=1) & busy_DN.any(axis=1)
             free_D = np.where(busy_DN, self._due_BN[ready], np.inf).min(axis=1, initial=np.inf)
             self._due_BN[ready[waits], at[waits]] = np.nextafter(free_D[waits], np.inf)
-            self._give_up(ready[stuck & ~waits & ~mask_DA[:, -2]])
+            self._fail(ready[stuck & ~waits & ~mask_DA[:, -2]])
             again = np.concatenate([answered, ready[waits]])
             rows = np.sort(again[~self._over_B[again]])
 
-    def _masks(self, rows: Ints) -> tuple[Bools, Bools]:
-        """Return the legal actions at the decision of each row, [D, A], and the workers that are
-        legal without the budget, [D, W]."""
+    def _action_masks(self, rows: Ints) -> tuple[Bools, Bools]:
+        """Return masks of the legal actions of each row, [D, A], and of the workers that are legal
+        without a budget, [D, W]."""
         query_D, tried_DW = self.queries(rows), self._tried_BNW[rows, self.node_B[rows]]
         more_D = tried_DW.sum(axis=1) < self.query_table.max_tries
         wanted_DW = self.query_table.legal_QW[query_D] & ~tried_DW & more_D[:, None]
@@ -649,7 +649,7 @@ class WorkflowSimulator(WorkflowState):
     # Observations
 
     def observe(self, rows: Ints) -> DecisionBatch:
-        """Return the observations of the decisions of these rows."""
+        """Return the observations of these workflows."""
         load_DW = np.zeros((len(rows), self.workers))
         busy_D, busy_N = np.nonzero(self.status_BN[rows] == RUNNING)
         np.add.at(load_DW, (busy_D, self._worker_BN[rows[busy_D], busy_N]), 1)
@@ -659,23 +659,23 @@ class WorkflowSimulator(WorkflowState):
             self.now_B[rows],
             failed_DW=self._tried_BNW[rows, self.node_B[rows]],
             last_D=self.last(rows),
-            mask_DA=self._masks(rows)[0],
+            mask_DA=self._action_masks(rows)[0],
             load_DW=load_DW,
             spent_D=self.cost_B[rows] + self._unused_BN[rows].sum(axis=1),
             budget_D=self.flows.budget_B[rows],
             deadline_D=self.flows.deadline_B[rows],
         )
 
-    def truth(self, rows: Ints, at: DecisionBatch, leaning_DW: Floats) -> Floats:
+    def truth(self, rows: Ints, obs: DecisionBatch, weights_DW: Floats) -> Floats:
         """Return features of the true outcomes of these workflows, [D, TRUTHS].
 
         They are for the critic in training: if no worker answers some query correctly, the failure
-        does not depend on the action. `leaning_DW` has probabilities of choosing each worker, as
+        does not depend on the action. `weights_DW` has probabilities of selecting each worker, as
         weights of the outcomes at the current node.
         """
         query_table, places = self.query_table, np.arange(len(rows))
         node, query_DN, status_DN = self.node_B[rows], self.query_BN[rows], self.status_BN[rows]
-        per_usd_D, per_second_D = self.terms.prices(at.cost_ref_D, at.latency_ref_D)
+        per_usd_D, per_second_D = self.terms.prices(obs.cost_ref_D, obs.latency_ref_D)
         right_DNW = query_table.table.right_QW[query_DN] & query_table.legal_QW[query_DN]
         price_DNW = (
             per_usd_D[:, None, None] * query_table.table.costs_QW[query_DN]
@@ -684,14 +684,14 @@ class WorkflowSimulator(WorkflowState):
         least_DN = np.where(right_DNW, price_DNW, 1.0).min(axis=2)
         done_DN = (status_DN == DONE) & self.exists_BN[rows]
 
-        def right_of(worker_DN: Ints) -> Bools:
-            """Return True for nodes whose worker answers correctly."""
+        def is_correct(worker_DN: Ints) -> Bools:
+            """Return True where the worker answers correctly."""
             found_DN1 = np.take_along_axis(right_DNW, np.maximum(worker_DN, 0)[:, :, None], axis=2)
             return found_DN1[:, :, 0]
 
         kept_DN = self.kept_BN[rows]
-        good_DN = right_of(kept_DN) & (kept_DN >= 0)
-        under_way_DN = right_of(self._worker_BN[rows])
+        good_DN = is_correct(kept_DN) & (kept_DN >= 0)
+        under_way_DN = is_correct(self._worker_BN[rows])
         others_DN = self.exists_BN[rows] & ~done_DN
         others_DN[places, node] = False
         share_DN, mine_DW = right_DNW.mean(axis=2), right_DNW[places, node]
@@ -704,17 +704,17 @@ class WorkflowSimulator(WorkflowState):
             np.where(others_DN, share_DN, 1.0).prod(axis=1),
             np.where(others_DN, least_DN, 0.0).sum(axis=1),
             (under_way_DN | (status_DN != RUNNING)).all(axis=1),
-            (mine_DW & at.mask_DA[:, :-2]).any(axis=1),
+            (mine_DW & obs.mask_DA[:, :-2]).any(axis=1),
             (last_D >= 0) & mine_DW[places, np.maximum(last_D, 0)],
             least_DN[places, node],
-            (leaning_DW * mine_DW).sum(axis=1),
-            (leaning_DW * query_table.passes_QW[query_DN[places, node]]).sum(axis=1),
-            (leaning_DW * price_DNW[places, node]).sum(axis=1),
+            (weights_DW * mine_DW).sum(axis=1),
+            (weights_DW * query_table.passes_QW[query_DN[places, node]]).sum(axis=1),
+            (weights_DW * price_DNW[places, node]).sum(axis=1),
         )
         return np.stack([part.astype(np.float64) for part in parts], axis=1)
 
-    def _running_reward(self) -> Floats:
-        """Return the current reward of each workflow; the final reward of a finished workflow."""
+    def _current_reward(self) -> Floats:
+        """Return the current reward of each workflow, which is final when the workflow ends."""
         flows = self.flows
         ends_BN = np.where(self.status_BN == RUNNING, self._due_BN, self.finish_BN)
         ahead_B = np.minimum(ends_BN.max(axis=1), flows.deadline_B)
@@ -736,11 +736,11 @@ Chooser = Callable[[WorkflowSimulator, Ints, DecisionBatch], Ints]
 
 
 def run_chooser(
-    query_table: QueryTable, flows: WorkflowBatch, terms: RewardTerms, choose: Chooser
+    query_table: QueryTable, workflows: WorkflowBatch, terms: RewardTerms, policy: Chooser
 ) -> WorkflowSimulator:
-    """Run a chooser on all workflows until they end, and return the simulator."""
-    simulator = WorkflowSimulator(query_table, flows, terms)
+    """Simulate all workflows to their end with a policy, and return the simulator."""
+    simulator = WorkflowSimulator(query_table, workflows, terms)
     while len(rows := simulator.rows):
         at = simulator.observe(rows)
-        simulator.step(rows, choose(simulator, rows, at), at.chance_DW)
+        simulator.step(rows, policy(simulator, rows, at), at.chance_DW)
     return simulator
