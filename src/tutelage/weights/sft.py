@@ -29,25 +29,25 @@ LEARNED = ("epochs", "trained_tokens", "train_loss_before", "train_loss_after")
 """Keys of the results: epochs, trained tokens, and the loss of the first and of the last batch."""
 
 
-def run_sft(work: TrainingRun, run: Run) -> None:
+def run_sft(ctx: TrainingRun, run: Run) -> None:
     """Run supervised training from its checkpoint."""
-    setting, state = work.setting, work.state
+    setting, state = ctx.setting, ctx.state
     sft_dataset, config = setting.sft_dataset, setting.config
     assert sft_dataset is not None, "the phase of supervised training needs demonstrations"
     group, policy = setting.group, setting.policy
     if config.sft.optimizer == "adamw":  # Muon needs whole matrices
         policy = group.shard(policy, setting.choice.cold_start.dtype)
-    work.optimizer = optimizer = work.restore(
+    ctx.optimizer = optimizer = ctx.restore(
         make_optimizer(policy.named(), config.actor.optim, config.sft.optimizer, group)
     )
     limit = step_limit(setting)
-    run.progress.phase("supervised training", steps=limit, seconds=work.seconds_left())
+    run.progress.phase("supervised training", steps=limit, seconds=ctx.seconds_left())
     if state.phase_step == 0 and sft_dataset.val and config.trainer.val_before_train:
         number = _loss_of(setting, sft_dataset.val, policy)
         state.results["val_loss_before"] = number
-        work.log(SFT, 0, {"val/loss": number})
+        ctx.log(SFT, 0, {"val/loss": number})
     order = setting.seeds.child(SFT, "order")
-    while not work.ended(SFT, limit):
+    while not ctx.ended(SFT, limit):
         step, data = state.phase_step, state.results
         first, last = drawn(setting, step), drawn(setting, step + 1)
         places = epoch_places(setting.examples, first, last - first, order)
@@ -66,9 +66,9 @@ def run_sft(work: TrainingRun, run: Run) -> None:
         every = config.trainer.test_freq
         if sft_dataset.val and every > 0 and state.phase_step % every == 0:
             values["val/loss"] = _loss_of(setting, sft_dataset.val, policy)
-            work.note_best(-values["val/loss"])
-        work.end_step(SFT, values)
-    work.end_training()
+            ctx.note_best(-values["val/loss"])
+        ctx.end_step(SFT, values)
+    ctx.end_training()
     if sft_dataset.val:
         state.results["val_loss_after"] = _loss_of(setting, sft_dataset.val, policy)
 
