@@ -96,7 +96,7 @@ def play_longer_than_work_may_take() -> None:
 @pytest.mark.parametrize(
     ("work", "told"),
     [
-        (differ, "rank 1 of 2: it differs from rank 0 in torch (2.1, not 2.0)"),
+        (differ, "rank 1 of 2: settings differ from rank 0: torch (2.1, not 2.0)"),
         (fail_on_the_second, "rank 1 of 2: no model here"),
         (fail_on_the_first, "the disk is full"),
     ],

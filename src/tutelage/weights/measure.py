@@ -27,9 +27,9 @@ def measure(
     mode: Mode,
     with_tools: bool = True,
 ) -> Evaluation:
-    """Play held-out tasks once each. In `Mode.TEST` a task's samples do not depend on other tasks.
+    """Play held-out tasks once each, and return the evaluation.
 
-    This makes sampling somewhat slower.
+    In `Mode.TEST` the samples of a task do not depend on other tasks, which is somewhat slower.
     """
     tick = ctx.state.tick
     seeds = ctx.setting.seeds.child("evaluation", label, tick)
@@ -61,19 +61,19 @@ def quick_eval(
     that cannot be computed has no key.
     """
     evaluation = measure(ctx, tasks, label, temperature=temperature, mode=Mode.VAL)
-    values |= _metrics(evaluation.record(), "val", label.rpartition("/")[2])
+    values |= _evaluation_metrics(evaluation.record(), "val", label.rpartition("/")[2])
     return evaluation
 
 
-def _metrics(record: JSON, split: str, name: str) -> dict[str, float]:
-    """Return the metrics of a measurement from its record."""
+def _evaluation_metrics(record: JSON, split: str, name: str) -> dict[str, float]:
+    """Return the metrics of an evaluation record."""
     words = ("judged", "rollouts", "success", "mean_reward")
     values = {f"{split}/{word.removeprefix('mean_')}_{name}": record[word] for word in words}
     return {key: value for key, value in values.items() if value is not None}
 
 
 def ways_to_measure(setting: TrainingInputs, name: str) -> list[tuple[str, float, bool]]:
-    """Return how a phase plays the test tasks: decoding, temperature, and with or without tools."""
+    """Return name, temperature and use of tools for each measurement in a phase."""
     ways = [("sampled", setting.config.rollout.temperature, True), ("greedy", 0.0, True)]
     if name == "after" and setting.tools and setting.given is None and setting.sft_dataset is None:
         ways.append(("no_tools", 0.0, False))
@@ -109,5 +109,5 @@ def run_measurement(ctx: TrainingRun, name: str, run: Run) -> None:
                 record["by_family"] = {n: family.record() for n, family in families}
             ctx.save()
             ctx.check_stop()
-        values |= _metrics(results[label], split, way)
+        values |= _evaluation_metrics(results[label], split, way)
     ctx.log(ctx.state.phase, 0, values)
