@@ -41,14 +41,13 @@ ESTIMATOR = "control_estimator"
 
 
 def run_rl(ctx: TrainingRun, run: Run, phase: str = RL, config: RunConfig | None = None) -> None:
-    """Run reinforcement learning from its checkpoint; the control has a `config` with another
-    estimator."""
+    """Run reinforcement learning from its checkpoint; `config` overrides that of the run."""
     setting, state, begun = ctx.setting, ctx.state, ctx.state.phase_step
     config, limit = config or setting.config, step_limit(setting)
     control_steps = state.results.get("rl_steps", 0) if phase == CONTROL else None
     if phase == RL:
         run.progress.phase("reinforcement learning", steps=limit, seconds=ctx.seconds_left())
-    learners = _learners(ctx, config)
+    learners = _make_learners(ctx, config)
     run.store.discard_training(run.id, state.tick)  # what it has of later steps is done again
     queue = None
     if config.async_training.staleness_threshold:
@@ -79,7 +78,7 @@ def run_rl(ctx: TrainingRun, run: Run, phase: str = RL, config: RunConfig | None
         _validate(ctx, phase, values)
         if phase == RL:
             steps.append(values)
-            _note_health(ctx, steps)
+            _report_health(ctx, steps)
             trained = any(name.endswith("ratio/max") for name in values)
             took = values["time/update"] if trained else None
             measure_cost(ctx, took, state.phase_step - begun)
@@ -87,15 +86,15 @@ def run_rl(ctx: TrainingRun, run: Run, phase: str = RL, config: RunConfig | None
     if queue is not None:
         queue.close()
     if phase == RL and steps:
-        _note_health(ctx, steps, ended=True)
+        _report_health(ctx, steps, finished=True)
     if phase == RL:
         ctx.end_training()
 
 
-def _note_health(
-    ctx: TrainingRun, steps: Sequence[Mapping[str, float]], *, ended: bool = False
+def _report_health(
+    ctx: TrainingRun, steps: Sequence[Mapping[str, float]], *, finished: bool = False
 ) -> None:
-    """Show problems of the training at once, and keep them for the result."""
+    """Show problems of the training, and store them for the result."""
     config = ctx.setting.config
     limits = (
         f"agent.max_tokens_per_turn={config.turn_tokens}, "
@@ -107,7 +106,7 @@ def _note_health(
         compares=ESTIMATORS.find(config.algorithm.adv_estimator).groups,
         limits=limits,
         rate=config.actor.optim.lr,
-        ended=ended,
+        ended=finished,
         reward=f"the reward {grader.name!r}" if grader else "what the agent returns",
         failures=ctx.state.results["first_failures"],
     )
@@ -117,8 +116,8 @@ def _note_health(
         ctx.warn(str(finding)) if finding.warning else ctx.run.progress.note(str(finding))
 
 
-def _learners(ctx: TrainingRun, config: RunConfig) -> dict[str, Learner]:
-    """Create a learner of each trained policy."""
+def _make_learners(ctx: TrainingRun, config: RunConfig) -> dict[str, Learner]:
+    """Create a learner for each trained policy."""
     setting, state = ctx.setting, ctx.state
     fresh, control = state.phase_step == 0, config.trainer.control != "none"
     referred = config.needs_reference and config.ref.path is None
@@ -144,8 +143,7 @@ def _learners(ctx: TrainingRun, config: RunConfig) -> dict[str, Learner]:
 
 
 def _validate(ctx: TrainingRun, phase: str, values: dict[str, float]) -> None:
-    """Measure validation tasks every `test_freq` steps, sampled and greedy; end when they are
-    solved."""
+    """Measure the validation tasks every `test_freq` steps, sampled and greedy."""
     trainer, state = ctx.setting.config.trainer, ctx.state
     if trainer.test_freq <= 0 or state.phase_step % trainer.test_freq:
         return
@@ -172,7 +170,7 @@ def _validate(ctx: TrainingRun, phase: str, values: dict[str, float]) -> None:
 
 
 def run_control(ctx: TrainingRun, run: Run) -> None:
-    """Run the control from its checkpoint."""
+    """Run the control training from its checkpoint."""
     setting, state = ctx.setting, ctx.state
     if "begun" not in state.phase_data:
         estimator = setting.config.trainer.control
@@ -183,7 +181,7 @@ def run_control(ctx: TrainingRun, run: Run) -> None:
         state.results[ESTIMATOR] = estimator
         if setting.given is not None and setting.given.policies:
             ctx.kept["trained"] = {name: p.snapshot() for name, p in ctx.policies.items()}
-        _load(ctx, {POLICY: ctx.kept["start"], **ctx.kept.get("starts", {})})
+        _load_weights(ctx, {POLICY: ctx.kept["start"], **ctx.kept.get("starts", {})})
         state.phase_data["begun"] = True
     name = state.results[ESTIMATOR]
     run.progress.phase(f"control: {name}", steps=state.results.get("rl_steps", 0))
@@ -192,12 +190,12 @@ def run_control(ctx: TrainingRun, run: Run) -> None:
 
 
 def return_weights(ctx: TrainingRun) -> None:
-    """Copy the trained weights back to the objects that a caller passed."""
+    """Copy the trained weights back to the policies passed by the caller."""
     if "trained" in ctx.kept:
-        _load(ctx, ctx.kept.pop("trained"))
+        _load_weights(ctx, ctx.kept.pop("trained"))
 
 
-def _load(ctx: TrainingRun, weights: Mapping[str, dict[str, Tensor]]) -> None:
+def _load_weights(ctx: TrainingRun, weights: Mapping[str, dict[str, Tensor]]) -> None:
     for name, policy in ctx.policies.items():
         policy.load_tensors(weights[name])
         policy.version += 1

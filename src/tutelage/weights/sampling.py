@@ -30,7 +30,7 @@ BASELINE, REFILL = "baseline", "refill"
 
 @dataclass(frozen=True, slots=True)
 class RolloutGroups:
-    """The rollouts of one step, and the cost of playing them."""
+    """The rollouts of one step, with baselines and metrics."""
 
     rollouts: list[Rollout]
     """The rollouts of the batch, group by group."""
@@ -47,7 +47,7 @@ class RolloutGroups:
 
 
 def play_groups(ctx: TrainingRun, phase: str, config: RunConfig, step: int) -> RolloutGroups:
-    """Play the rollouts of one step of reinforcement learning, with the phase's `config`."""
+    """Play the rollouts of one step of reinforcement learning."""
     start = time.perf_counter()
     size = drawn(ctx.setting, step + 1) - drawn(ctx.setting, step)
     rule = config.algorithm.filter_groups
@@ -93,8 +93,7 @@ def play_groups(ctx: TrainingRun, phase: str, config: RunConfig, step: int) -> R
 
 
 def epoch_places(total: int, start: int, count: int, seeds: SeedTree) -> list[int]:
-    """Return the numbers of `count` of `total` tasks, from position `start` of the shuffled
-    epochs."""
+    """Return `count` indices of `total` tasks, from position `start` in shuffled epochs."""
     out: list[int] = []
     order: list[int] = []
     known = -1
@@ -114,7 +113,7 @@ def informative(group: Sequence[Rollout]) -> bool:
 
 
 def draw_tasks(ctx: TrainingRun, step: int, count: int) -> list[Task]:
-    """Draw the tasks of a step; the control gets the same ones."""
+    """Draw the tasks of a step. The control training draws the same tasks."""
     setting, data = ctx.setting, ctx.setting.config.data
     tasks, seeds = setting.tasks.train, setting.seeds.child(RL, "order")
     start = step * data.train_batch_size
@@ -130,9 +129,9 @@ def draw_tasks(ctx: TrainingRun, step: int, count: int) -> list[Task]:
 
 
 def specs_of(
-    ctx: TrainingRun, phase: str, step: int, placed: Sequence[tuple[int, Task]], label: str
+    ctx: TrainingRun, phase: str, step: int, tasks: Sequence[tuple[int, Task]], label: str
 ) -> list[RolloutSpec]:
-    """Return the specs of the tasks' rollouts, each at its place in the step."""
+    """Create the rollout specs of numbered tasks of a step."""
     setting = ctx.setting
     return [
         RolloutSpec(
@@ -144,7 +143,7 @@ def specs_of(
             ctx.state.tick,
             label,
         )
-        for place, task in placed
+        for place, task in tasks
         for index in range(setting.config.agent.num_chains)
     ]
 

@@ -43,7 +43,7 @@ def run_sft(ctx: TrainingRun, run: Run) -> None:
     limit = step_limit(setting)
     run.progress.phase("supervised training", steps=limit, seconds=ctx.seconds_left())
     if state.phase_step == 0 and sft_dataset.val and config.trainer.val_before_train:
-        number = _loss_of(setting, sft_dataset.val, policy)
+        number = _compute_loss(setting, sft_dataset.val, policy)
         state.results["val_loss_before"] = number
         ctx.log(SFT, 0, {"val/loss": number})
     order = setting.seeds.child(SFT, "order")
@@ -65,24 +65,24 @@ def run_sft(ctx: TrainingRun, run: Run) -> None:
         values |= {"lr": config.actor.optim.lr * rate, "epoch": data["epochs"]}
         every = config.trainer.test_freq
         if sft_dataset.val and every > 0 and state.phase_step % every == 0:
-            values["val/loss"] = _loss_of(setting, sft_dataset.val, policy)
+            values["val/loss"] = _compute_loss(setting, sft_dataset.val, policy)
             ctx.note_best(-values["val/loss"])
         ctx.end_step(SFT, values)
     ctx.end_training()
     if sft_dataset.val:
-        state.results["val_loss_after"] = _loss_of(setting, sft_dataset.val, policy)
+        state.results["val_loss_after"] = _compute_loss(setting, sft_dataset.val, policy)
 
 
 @torch.no_grad()
-def _loss_of(setting: TrainingInputs, rows: Sequence[Row], policy: Policy) -> float:
+def _compute_loss(setting: TrainingInputs, rows: Sequence[Row], policy: Policy) -> float:
     """Compute the mean negative log-likelihood of the rows' trained tokens, in nats."""
     dtype = setting.choice.cold_start.dtype
 
-    def said(chosen: list[int]) -> float:
-        return float(policy.score([rows[i] for i in chosen], dtype=dtype).logp_K.sum())
+    def sum_logp(indices: list[int]) -> float:
+        return float(policy.score([rows[i] for i in indices], dtype=dtype).logp_K.sum())
 
     plan = policy.micro_batches(rows, setting.config.actor.max_tokens_per_micro_batch)
-    return -sum(setting.group.map(plan, said)) / sum(sum(row.mask) for row in rows)
+    return -sum(setting.group.map(plan, sum_logp)) / sum(sum(row.mask) for row in rows)
 
 
 # ---------------------------------------------------------------- the dry run
@@ -90,7 +90,7 @@ def _loss_of(setting: TrainingInputs, rows: Sequence[Row], policy: Policy) -> fl
 
 @dataclass(frozen=True, slots=True)
 class SFTPreview:
-    """A description of the data of supervised training."""
+    """Summary of the data of supervised training."""
 
     rows: int
     tokens: int
@@ -105,7 +105,7 @@ class SFTPreview:
 
 
 def preview(setting: TrainingInputs, sft_dataset: SFTDataset) -> SFTPreview:
-    """Describe the first demonstration and the amount of data."""
+    """Describe the first demonstration and the size of the data."""
     first, train = sft_dataset.train[0], sft_dataset.train
     decode = setting.policy.codec.decode
     pairs = zip(first.ids, first.mask, strict=True)
@@ -116,6 +116,6 @@ def preview(setting: TrainingInputs, sft_dataset: SFTDataset) -> SFTPreview:
         trained=sum(sum(row.mask) for row in train),
         longest=max(len(row.ids) for row in train),
         steps=step_limit(setting),
-        loss=_loss_of(setting, train[: setting.config.data.train_batch_size], setting.policy),
+        loss=_compute_loss(setting, train[: setting.config.data.train_batch_size], setting.policy),
         pieces=tuple((decode([i for i, _ in group]), trained) for trained, group in groups),
     )

@@ -70,7 +70,7 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
     config, trainer = job.resolved.config, job.resolved.config.trainer
     check_workers(config)
     if folder.config.is_file():
-        work = _continued(job, folder, progress)
+        work = _load_run(job, folder, progress)
     else:
         check_stored(config)
         start = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
@@ -84,8 +84,8 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
         if ended or (state.phase in (RL, SFT) and state.phase_step >= (limit or float("inf"))):
             raise RunError(
                 f"trainer.resume_from_path={start!r} was saved after the last of "
-                f"{limit or state.phase_step} steps, so nothing would be trained; use one such as "
-                "checkpoints/step_000040, or raise trainer.total_training_steps (--steps)"
+                f"{limit or state.phase_step} steps, so nothing would be trained; use a checkpoint "
+                "such as checkpoints/step_000040, or raise trainer.total_training_steps (--steps)"
             )
         check_models(work.setting.policy, config)
         footprint = Footprint.loaded(work.setting)
@@ -113,9 +113,8 @@ def record_start(setting: TrainingInputs, folder: RunFolder) -> None:
         checkpoint.seal(folder.checkpoints / "initial")
 
 
-def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> TrainingRun:
-    """Load a run that has begun from its last complete checkpoint, and cut its metrics and events
-    to it."""
+def _load_run(job: WeightTraining, folder: RunFolder, progress: Progress) -> TrainingRun:
+    """Load an existing run from its last checkpoint, and truncate its metrics and events."""
     first, kept = folder.checkpoints / "initial", checkpoint.complete(folder)
     if first.is_dir() or (kept and job.resolved.config.model.path in (None, SHIPPED)):
         checkpoint.check_seal(first)
@@ -155,7 +154,7 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
 
 
 def _rewind(ctx: TrainingRun, folder: RunFolder, progress: Progress) -> None:
-    """Go back to the last step of training, to train a finished run longer.
+    """Reset a finished run to its last training step, to train it longer.
 
     Raises `RunError` if its checkpoint is gone, or no more steps are requested. After a kill the
     run is still as it was before its last measurements.
@@ -169,11 +168,11 @@ def _rewind(ctx: TrainingRun, folder: RunFolder, progress: Progress) -> None:
         )
     if trained:
         ctx.state, _ = checkpoint.load(trained[-1])
-        steps, over = ctx.state.phase_step, ctx.reason_to_end()
-        if finished and over is not None:
+        steps, end_key = ctx.state.phase_step, ctx.reason_to_end()
+        if finished and end_key is not None:
             raise RunError(
                 f"the run in {str(folder.path)!r} was trained for {steps} steps and ended at "
-                f"{over}; raise it to train further"
+                f"{end_key}; raise it to train further"
             )
         rates = [config.actor.optim, *([config.critic.optim] if has_critic(config) else ())]
         if steps and any(optim.lr_scheduler_type != "constant" for optim in rates):
@@ -191,7 +190,7 @@ def _rewind(ctx: TrainingRun, folder: RunFolder, progress: Progress) -> None:
 
 
 def introduce(ctx: TrainingRun) -> None:
-    """Show device, policy, the amount of rollouts and updates, and the run folder."""
+    """Show device, policy, planned rollouts and updates, and the run folder."""
     setting, notes = ctx.setting, ctx.resolved.notes
     ctx.expected = dict.fromkeys(name for name, _ in phases_of(ctx))
     given, model, size = setting.given, setting.config.model, setting.policy.count() / 1e6
@@ -226,18 +225,18 @@ def introduce(ctx: TrainingRun) -> None:
 def phases_of(ctx: TrainingRun) -> list[Phase]:
     """Return the phases of a configuration in order.
 
-    They are training on the user's demonstrations or a cold start, if there are any, then learning
-    from rewards. With `data.demonstrations`, tasks are measured before and after these.
+    The phases are training on the user's demonstrations or a cold start, if there are any, then
+    learning from rewards. With `data.demonstrations`, tasks are measured before and after these.
     """
     setting, config = ctx.setting, ctx.setting.config
 
-    def measured(phase: str, name: str) -> Phase:
+    def measurement(phase: str, name: str) -> Phase:
         return phase, partial(run_measurement, ctx, name)
 
-    first = [measured(BEFORE, BEFORE)] if config.trainer.val_before_train else []
+    first = [measurement(BEFORE, BEFORE)] if config.trainer.val_before_train else []
     if setting.sft_dataset is not None:
         sft: Phase = (SFT, partial(run_sft, ctx))
-        return [*first, sft, measured(AFTER, AFTER)] if setting.tasks.test else [sft]
+        return [*first, sft, measurement(AFTER, AFTER)] if setting.tasks.test else [sft]
     shown, supervised = setting.shown is not None, config.algorithm.name == "sft"
     own = config.model.path is None or supervised or setting.tasks.in_order
     out = first if shown else []
@@ -245,16 +244,16 @@ def phases_of(ctx: TrainingRun) -> list[Phase]:
         out = [*out, (COLD, partial(run_cold_start, ctx))]
     if not supervised:
         name = SHOWN if shown else BEFORE
-        out += [measured(name, name)] if config.trainer.val_before_train else []
+        out += [measurement(name, name)] if config.trainer.val_before_train else []
         out.append((RL, partial(run_rl, ctx)))
-    out.append(measured(AFTER, AFTER))
+    out.append(measurement(AFTER, AFTER))
     if not supervised and config.trainer.control != "none":
-        out += [(CONTROL, partial(run_control, ctx)), measured(AFTER_CONTROL, "control")]
+        out += [(CONTROL, partial(run_control, ctx)), measurement(AFTER_CONTROL, "control")]
     return out
 
 
 def leave(ctx: TrainingRun, phase: str) -> None:
-    """Save the results of a phase that has ended, also in a checkpoint."""
+    """Save the results of a finished phase, and write a checkpoint."""
     state, setting, folder = ctx.state, ctx.setting, ctx.run.folder
     state.seconds[phase] = ctx.elapsed() - ctx.phase_began
     ctx.optimizer = None
@@ -273,7 +272,7 @@ def leave(ctx: TrainingRun, phase: str) -> None:
 
 
 def outcome(ctx: TrainingRun, status: str) -> JSON:
-    """Return the outcome in numbers, as in result.json."""
+    """Return the content of result.json."""
     state, setting = ctx.state, ctx.setting
     config, values = setting.config, dict(state.results)
     policy = ctx.run.folder.policy

@@ -29,7 +29,7 @@ started server loads."""
 
 
 class Servers:
-    """The vLLM engine of a run, with the servers and clients to close."""
+    """The vLLM engine of a run, with its servers and clients."""
 
     def __init__(self, setting: TrainingInputs, folder: RunFolder, progress: Progress) -> None:
         """Connect to the servers, or start one.
@@ -51,7 +51,7 @@ class Servers:
             urls = rollout.servers
             if not urls:
                 server_options = ServerOptions(
-                    _base(setting, model),
+                    _get_model(setting, model),
                     str(dtype).removeprefix("torch."),
                     setting.context,
                     adapters=setting.config.model.lora.rank if lora else 0,
@@ -70,7 +70,7 @@ class Servers:
                 closing.callback(local.stop)
                 local.wait()
                 urls = (local.url,)
-            base = _base(setting, model) if lora else None
+            base = _get_model(setting, model) if lora else None
             transfer = WeightTransfer(folder.path / WEIGHTS, dtype, base)
             self.engine: VLLMEngine = VLLMEngine(
                 urls,
@@ -91,14 +91,14 @@ class Servers:
         return {} if self.engine.probed is None else {"vllm/probe": self.engine.probed}
 
     def close(self) -> None:
-        """Disconnect from servers, and end one that the run started."""
+        """Disconnect from the servers, and stop a server started by the run."""
         self._closing.close()
 
 
-def _base(setting: TrainingInputs, place: Path) -> str:
-    """Return a folder with the model: the configured one, or a copy at `place`."""
+def _get_model(setting: TrainingInputs, folder: Path) -> str:
+    """Return the folder of the configured model, or save a copy of the policy to `folder`."""
     path, given = setting.config.model.path, setting.given
     if path is not None and (given is None or not given.policies):
         return local_folder(path)
-    setting.policy.save(place, replace=True)
-    return str(place)
+    setting.policy.save(folder, replace=True)
+    return str(folder)
