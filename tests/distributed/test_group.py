@@ -15,7 +15,7 @@ import torch
 import torch.distributed
 
 from tutelage.distributed import process_group
-from tutelage.distributed.process_group import TorchProcessGroup, joined
+from tutelage.distributed.process_group import TorchProcessGroup, join_group
 from tutelage.errors import ConfigError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.weights import following
@@ -141,7 +141,7 @@ def test_a_node_without_the_run_folder_is_refused(tmp_path: Path) -> None:
     ("changed", "told"),
     [
         ({"MASTER_ADDR": ""}, r"MASTER_ADDR is not set; start them with torchrun"),
-        ({"RANK": "2"}, r"RANK=2 is not in WORLD_SIZE=2"),
+        ({"RANK": "2"}, r"RANK=2 must be less than WORLD_SIZE=2"),
         ({"MASTER_PORT": "29500a"}, r"MASTER_PORT='29500a' is not a number"),
     ],
     ids=["no master", "beyond", "no number"],
@@ -153,7 +153,7 @@ def test_variables_that_are_no_launchers_are_refused(
     for name, value in {**there, **changed}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=told):
-        joined()
+        join_group()
 
 
 @pytest.mark.parametrize("size", [3, 6])

@@ -53,7 +53,7 @@ def ranks_of(job: WeightTraining, folder: RunFolder) -> Generator[ProcessGroup]:
     if job.given is not None:
         raise ConfigError(NOT_BY_RAY)
     ray_ranks = importlib.import_module("tutelage.distributed.ray_ranks")
-    with ray_ranks.placed(job.resolved, folder.path) as group:
+    with ray_ranks.start_ranks(job.resolved, folder.path) as group:
         yield group
 
 
@@ -77,7 +77,7 @@ def _describe_rank(resolved: Resolved) -> dict[str, str]:
 
     keys = flatten(resolved.config.model_dump(mode="json"))
     return {
-        **importlib.import_module("tutelage.distributed.shipment").here(),
+        **importlib.import_module("tutelage.distributed.shipment").versions(),
         "torch": torch.__version__,
         **{key: repr(value) for key, value in keys if key != "output"},
     }

@@ -99,7 +99,7 @@ class LocalPlacement:
 
     def workers(
         self,
-        settings: PlaySettings,
+        options: PlaySettings,
         on_spans: OnSpans | None = None,
         on_traces: OnTraces | None = None,
     ) -> RolloutWorkers:
@@ -110,19 +110,19 @@ class LocalPlacement:
         """
         setting, given = self._setting, self._setting.given
         config = setting.config
-        if settings.own_agent and given is not None:
+        if options.own_agent and given is not None:
             roles, rollout = given.roles, config.rollout
-            sampling = Sampling(settings.temperature, rollout.top_p, rollout.top_k)
+            sampling = Sampling(options.temperature, rollout.top_p, rollout.top_k)
             sources: dict[str, PolicySource] = {}
             for name, trained in (*roles.policies.items(), *((n, None) for n in roles.frozen)):
                 policy = self._policy_of(trained or FROZEN)
                 engine = None  # of what is sampled at its endpoint
                 if name not in roles.remote:
-                    engine = self._get_engine(trained or FROZEN, settings.invariant, "free")
+                    engine = self._get_engine(trained or FROZEN, options.invariant, "free")
                 sources[name] = PolicySource(engine, policy.codec, sampling, trained)
             return given.manager.runner(
                 sources,
-                setting.limits(settings.run_id, settings.mode),
+                setting.limits(options.run_id, options.mode),
                 max_tokens=config.turn_tokens,
                 token_budget=rollout.response_length,
                 reward=grader_of(given, setting.reward),
@@ -130,11 +130,11 @@ class LocalPlacement:
                 on_traces=on_traces,
                 environment=setting.environment,
             )
-        engine = self._get_engine(POLICY, settings.invariant, config.rollout.schedule)
+        engine = self._get_engine(POLICY, options.invariant, config.rollout.schedule)
         return Runner(
-            setting.agent(settings.temperature, with_tools=settings.with_tools),
+            setting.agent(options.temperature, with_tools=options.with_tools),
             EngineModelProvider(engine, setting.policy.codec),
-            setting.limits(settings.run_id, settings.mode),
+            setting.limits(options.run_id, options.mode),
             reward=setting.reward,
             environment=setting.environment,
         )

@@ -155,7 +155,7 @@ def launched() -> ProcessGroup:
     """
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return ONE_PROCESS
-    made: ProcessGroup = importlib.import_module("tutelage.distributed.process_group").joined()
+    made: ProcessGroup = importlib.import_module("tutelage.distributed.process_group").join_group()
     return made
 
 

@@ -83,10 +83,8 @@ class ReferencePolicy:
 
         `kl/ref` is the mean over trained tokens of the low-variance estimator, in nats.
         """
-        low_BT = kl_penalty(
-            _unwrap(batch.trainer_logp_BT), _unwrap(batch.ref_logp_BT), "low_var_kl"
-        )
-        out = {"kl/ref": float(low_BT[batch.mask_BT].mean())}
+        k3_BT = kl_penalty(_unwrap(batch.trainer_logp_BT), _unwrap(batch.ref_logp_BT), "low_var_kl")
+        out = {"kl/ref": float(k3_BT[batch.mask_BT].mean())}
         if batch.kl_BT is not None:
             penalty = float(batch.kl_BT[batch.mask_BT].mean())
             out |= {"kl/reward": penalty, "kl/coef": self.beta}
