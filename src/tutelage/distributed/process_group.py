@@ -215,7 +215,7 @@ class TorchProcessGroup(ProcessGroup):
 
     @contextmanager
     def _convert_peer_errors(self) -> Generator[None]:
-        """Context that ends this rank if another rank has ended: rank 0 raises `RunError`."""
+        """Convert errors caused by the end of another rank to a `RunError` or a silent exit."""
         try:
             yield
         except RuntimeError as error:

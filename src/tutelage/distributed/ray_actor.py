@@ -150,7 +150,7 @@ class _WorkerState:
         return cls(setting, policies)
 
     async def load_weights(self, weights: Weights) -> None:
-        """Load the weights whose version has changed."""
+        """Load all weights with a new version."""
         async with self._loading:
             for name, (version, (reference,)) in weights.items():
                 if self._versions.get(name) != version:
@@ -160,10 +160,10 @@ class _WorkerState:
                     policy.version = self._versions[name] = version
 
     def add_traces(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Store the spans that agents sent to the gateway of this worker."""
+        """Store spans sent by agents to the gateway of this worker."""
         self._traces.extend(spans)
 
     def pop_traces(self) -> list[SpanRecord]:
-        """Return and remove the spans that agents sent since the last call."""
+        """Return and remove the spans sent by agents since the last call."""
         traces, self._traces = self._traces, []
         return traces

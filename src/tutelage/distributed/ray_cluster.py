@@ -134,7 +134,7 @@ def _auth_mode() -> str | None:
 
 
 def _send_token() -> None:
-    """Enable authentication with the user's token if there is one and `RAY_AUTH_MODE` allows it.
+    """Enable authentication with the user's token if it exists and `RAY_AUTH_MODE` allows it.
 
     Ray does this for the address `auto` only. A cluster without authentication accepts a token. If
     this version of Ray has no such function, Ray's own rule applies.
@@ -149,10 +149,7 @@ def _send_token() -> None:
 
 
 def wait_until_ready(references: list[Any]) -> list[JSON]:
-    """Wait until all actors have started. Raises `ConfigError` if one fails.
-
-    Returns the results of `prepare`.
-    """
+    """Wait for actors to start and return their results. Raises `ConfigError` if one fails."""
     ray = import_ray()
     try:
         return ray.get(references)
@@ -166,7 +163,7 @@ def wait_until_ready(references: list[Any]) -> list[JSON]:
 
 
 def remote_message(error: BaseException) -> str:
-    """Return the message of the exception that an actor raised, without Ray's traceback."""
+    """Return the message of an exception raised by an actor, without Ray's traceback."""
     cause = getattr(error, "cause", None)
     return str(cause if cause is not None else error)
 
@@ -201,7 +198,7 @@ def _describe_failure(error: Exception) -> str:
 
 @contextmanager
 def _keep_signal_handler() -> Generator[None]:
-    """Context that restores the SIGTERM handler of the run, which Ray replaces."""
+    """Restore the SIGTERM handler of the run, which Ray replaces, after the context."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -143,7 +143,7 @@ class _RayRanks:
 
     @contextmanager
     def run_ranks(self, resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
-        """Context that runs all ranks and yields the process group.
+        """Run all ranks inside the context, and yield the process group.
 
         Raises `RunError` if a rank ends before all have connected.
         """
@@ -203,7 +203,7 @@ class _RayRanks:
                 if not well:
                     self._kill(self._actors[number])
 
-    def raise_cause(self, lost: RunError) -> None:
+    def raise_cause(self, lost_error: RunError) -> None:
         """Raise the error that ended a rank, if it is reported within some seconds.
 
         If the head node is lost, the error names this as the cause.
@@ -213,15 +213,15 @@ class _RayRanks:
             time.sleep(_CHECK_SECONDS / 10)
             reachable = self._head.reachable()
         if not reachable:
-            raise RunError(f"{self._head.reason}, so the run cannot continue") from lost
+            raise RunError(f"{self._head.reason}, so the run cannot continue") from lost_error
         for number, error in sorted(self._errors.items()):
             if isinstance(error, TutelageError):
-                raise RunError(remote_message(error)) from lost
+                raise RunError(remote_message(error)) from lost_error
             facts, size = self._facts[number], len(self._facts) + 1
             name = f"rank {number + 1} of {size}, process {facts['pid']} on {facts['host']}"
             told = RunError(f"{name}: {remote_message(error).partition(chr(10))[0]}")
             told.add_note(str(error))
-            raise told from lost
+            raise told from lost_error
 
     def close(self) -> None:
         """Kill the actors, and shut Ray down if this run started it."""

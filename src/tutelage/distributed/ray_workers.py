@@ -87,7 +87,7 @@ class RayPool:
             raise
 
     def remarks(self) -> list[str]:
-        """Return warnings about differences of workers that may change rollouts."""
+        """Return warnings about differences between workers that may change rollouts."""
         mine = _filter(machine.compute_conditions(self.setting.choice))
         return [
             f"rollouts of the Ray worker {worker.name} are not bit-identical to those of this "

@@ -54,10 +54,7 @@ class Parts:
 
 
 def put_inputs(inputs: TrainingInputs) -> Shipment:
-    """Put the inputs of rollout workers into Ray's object store.
-
-    Raises `ConfigError` if an input cannot be serialised.
-    """
+    """Put the inputs of rollout workers into Ray's object store. Raises `ConfigError`."""
     ray, given = import_ray(), inputs.given
     # The context follows from the memory of a machine, and all have to play the same.
     rollout = inputs.config.rollout.model_copy(update={"max_len": inputs.context})

@@ -290,18 +290,18 @@ class _AttemptClient:
             )
         return call
 
-    async def _record_call(self, work: Coroutine[Any, Any, Call]) -> Call:
+    async def _record_call(self, request: Coroutine[Any, Any, Call]) -> Call:
         """Await a call, and record the call or its engine failure."""
         attempt, task = self._attempt, asyncio.current_task()
         if self.ended:
-            work.close()
+            request.close()
             raise EngineError("this attempt has ended; its models are closed")
         ticket = next(attempt.tickets)
         if task is not None:
             self._running.add(task)
         try:
             with attempt.own_time.paused():
-                call = await work
+                call = await request
         except EngineError as error:
             if not self.ended:
                 self._record_failure(error)

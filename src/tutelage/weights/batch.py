@@ -53,7 +53,7 @@ class _RolloutStats:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The rows of a step's rollouts with values per token: B rows, T tokens, 0 where the mask is 0.
+    """A training batch of B rows and T tokens, with values per token that are 0 outside the mask.
 
     `make_rows` creates it, `with_advantages` adds advantages, and the update adds the trainer's
     log-probabilities.

@@ -73,7 +73,7 @@ class TrainingState:
 
 
 def place(folder: RunFolder, state: TrainingState) -> Path:
-    """Return the folder of a state's checkpoint."""
+    """Return the checkpoint folder of a training state."""
     done = state.results.get("done", ())
     if state.phase in TRAINED and state.phase not in done:
         return folder.checkpoints / f"step_{state.phase_step:06d}"
@@ -206,7 +206,7 @@ def complete(folder: RunFolder) -> list[Path]:
 
 
 def of_training(folder: RunFolder) -> list[Path]:
-    """Return the complete checkpoints that were saved during training, oldest first."""
+    """Return the complete checkpoints saved during training, oldest first."""
     return [path for path in complete(folder) if _BETWEEN not in path.name]
 
 

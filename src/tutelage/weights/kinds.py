@@ -57,7 +57,7 @@ class WeightTraining(RunKind):
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """Load the run of a folder. Raises `RunError` for a run with a Python agent."""
+        """Load the run in a folder. Raises `RunError` for a run with a Python agent."""
         from tutelage.runs.job_inputs import check_python
 
         check_python(folder)
@@ -131,7 +131,7 @@ class WeightTraining(RunKind):
         return super().sources(folder) | ({} if self.given is None else self.given.sources)
 
     def extends(self, folder: RunFolder) -> bool:
-        """Return True if this run trains longer, or keeps more, than the run in the folder."""
+        """Return True if this run trains longer or keeps more than the run in the folder."""
         from tutelage.weights.paths import changed_keys
 
         return bool(changed_keys(self.resolved, folder))
@@ -152,7 +152,7 @@ class WeightTraining(RunKind):
         self.work = prepare(self, folder, progress)
 
     def make_setting(self, policy: Path | None = None) -> TrainingInputs:
-        """Create the training inputs. `policy` overrides the start of the policy."""
+        """Create the training inputs. `policy` is the folder of another initial policy."""
         from tutelage.weights.inputs import prepare_rl, prepare_sft
         from tutelage.weights.process_group import launched
 
@@ -165,7 +165,7 @@ class WeightTraining(RunKind):
 
     @property
     def head(self) -> RunHeader:
-        """Return the description of the run for store, loggers and trace collector."""
+        """Return the metadata of the run for store, loggers and trace collector."""
         config = self.resolved.config
         trainer = config.trainer
         return RunHeader(
@@ -204,7 +204,7 @@ class WeightTraining(RunKind):
 
     @property
     def done(self) -> Container[str]:
-        """Return the phases that an earlier process completed."""
+        """Return the phases completed by earlier processes."""
         return self.work.state.results.setdefault("done", [])
 
     def phases(self) -> Sequence[Phase]:

@@ -130,7 +130,7 @@ class Learner:
         self.optimizer: Optimizer = make_optimizer(trained.named(), config.actor.optim, group=group)
 
     def make_rows(self, rollouts: Sequence[Rollout]) -> Batch:
-        """Return the rows that this policy sampled; see `batch.make_rows`."""
+        """Create a batch with the rows of this policy; see `batch.make_rows`."""
         return make_rows(rollouts, self._config, self._name, self._policy.version)
 
     def estimate_advantages(self, batch: Batch, baselines: Mapping[str, float] | None) -> Batch:
@@ -155,7 +155,7 @@ class Learner:
     def optimize(
         self, batch: Batch, *, seeds: SeedTree, step: int, limit: int | None
     ) -> tuple[Batch, dict[str, float]]:
-        """Update critic and policy with the batch of one step (from 0) of `limit` steps.
+        """Update critic and policy with the batch of a step, counted from 0, of `limit` steps.
 
         The first `trainer.critic_warmup` steps train only the critic. Returns the batch with the
         trainer's log-probabilities, and metrics.

@@ -25,7 +25,7 @@ from tutelage.weights.sampling import RolloutGroups
 
 @dataclass(frozen=True, slots=True)
 class TrainingLoop:
-    """The state of a phase that its steps share: run, configuration, learners and seeds."""
+    """State shared by the steps of a phase: run, learners, step limit and rollouts."""
 
     work: TrainingRun
     phase: str

@@ -42,7 +42,7 @@ class Footprint:
         return cls(setting.config, count, sum(trained), setting.choice.device.type == "cuda")
 
     def bytes(self) -> int:
-        """Return the bytes of memory that rank 0 needs."""
+        """Return the required memory of rank 0 in bytes."""
         machine, config = machine_facts(), self.config
         share = machine.nodes * machine.ranks if self.parameters >= SMALL_MODEL else 1
         size = (4 * self.parameters + 12 * self.trained) * (1 + has_critic(config))

@@ -205,7 +205,7 @@ class _Turns:
 
     @contextmanager
     def ordered_backward(self) -> Generator[None]:
-        """Context in which backward passes add their gradients in order."""
+        """Make backward passes inside the context add their gradients in order."""
         hooks = [
             hook
             for at, parameter in enumerate(self._parameters)
@@ -223,7 +223,7 @@ class _Turns:
 
     @contextmanager
     def compute_turn(self, number: int) -> Generator[None]:
-        """Context that computes micro-batch `number` in this thread.
+        """Compute micro-batch `number` in this thread, inside the context.
 
         Later micro-batches do not wait for a failed micro-batch or for a missing gradient.
         """
@@ -253,7 +253,7 @@ class _Turns:
 
 @contextmanager
 def deterministic_kernels() -> Generator[None]:
-    """Context in which torch uses deterministic kernels, and warns if there is none.
+    """Make torch use deterministic kernels inside the context, with a warning if it has none.
 
     Only gradients need them, and they slow down other operations, such as writing keys and values.
     A user's own setting is kept.
@@ -274,7 +274,7 @@ def deterministic_kernels() -> Generator[None]:
 
 @contextmanager
 def _reduced_precision() -> Generator[None]:
-    """Context that allows reduced precision in float32 products of oneDNN only.
+    """Allow reduced precision in float32 products of oneDNN inside the context.
 
     Torch's setting for all devices would make GPUs use TF32.
     """

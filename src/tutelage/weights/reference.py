@@ -58,10 +58,7 @@ class ReferencePolicy:
         return self.policy.network.distribution(rows, warm, dtype)
 
     def measure(self, policy: Policy, batch: Batch) -> Batch:
-        """Add the reference log-probabilities, and the KL in the reward, to a batch.
-
-        `policy` has sampled the batch and is not updated yet.
-        """
+        """Add the reference log-probabilities, and the KL in the reward, to a new batch."""
         config, dtype, kl_BT = self._config, self._numerics.dtype, None
         kind, budget = config.algorithm.kl_penalty, config.actor.max_tokens_per_micro_batch
         ref_logp_BT = logp_of(self.policy, batch.rows, config, dtype, self._group)

@@ -353,10 +353,10 @@ class TrainingRun:
             self.stop_if_ungraded(rollouts)
         elif fresh and (failures := all_failed(rollouts)):
             self.run.writer.flush()
-            what = "step" if rollouts[0].mode is Mode.TRAIN else "measurement"
+            kind = "step" if rollouts[0].mode is Mode.TRAIN else "measurement"
             counts = Counter(format_cause(f.cause) for f in failures)
             raise FailureBudgetError(
-                f"all {len(rollouts)} rollouts of a {what} failed "
+                f"all {len(rollouts)} rollouts of a {kind} failed "
                 f"({', '.join(f'{n} x {end}' for end, n in counts.items())}). The first error: "
                 f"{failures[0].message}. Inspect it with: tutelage show {rollouts[0].id} --run "
                 f"{shlex.quote(str(self.run.folder.path))}"
@@ -365,7 +365,7 @@ class TrainingRun:
 
     @property
     def _own_agent(self) -> JobInputs | None:
-        """Return the Python agent, or None in the cold start, which plays the built-in agent."""
+        """Return the Python agent, or None in the cold start or for the built-in agent."""
         return None if self.state.phase == "cold_start" else self.setting.given
 
     def _find_recorded(self, specs: Sequence[RolloutSpec]) -> list[Rollout] | None:

@@ -42,7 +42,7 @@ class RolloutGroups:
 
     @property
     def policies(self) -> set[str | None]:
-        """Return the names of the policies that were called."""
+        """Return the names of all called policies."""
         return {call.policy for r in self.rollouts for call in r.last.calls}
 
 

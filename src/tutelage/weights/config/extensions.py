@@ -36,7 +36,7 @@ def unknown_names(config: RunConfig) -> Iterator[ConfigIssue]:
 
 
 def load_extensions(config: RunConfig) -> None:
-    """Read the user files with estimators, losses or agent types that a configuration names.
+    """Load the configured estimators, losses and agent types from user files.
 
     Raises `ConfigError` if an extension is invalid.
     """
@@ -45,7 +45,7 @@ def load_extensions(config: RunConfig) -> None:
 
 
 def _list_extensions(config: RunConfig) -> list[tuple[str, str, ExtensionRegistry[Any]]]:
-    """Return (key, name, registry) of all extensions that a configuration names."""
+    """Return (key, name, registry) of all configured extensions."""
     control = config.trainer.control
     return [
         (ESTIMATOR, config.algorithm.adv_estimator, ESTIMATORS),
