@@ -172,7 +172,7 @@ def _build_layer(entries: Iterable[_Given], recipe: _Set) -> Layer:
         other = layer.setdefault(key, _Set(key, fit, origin, spelling))
         if other.value != fit:
             both = ((other.spelling, other.value), (spelling, fit))
-            said = ", ".join(f"{name}={plain(text)!r}" for name, text in both)
+            said = ", ".join(f"{plain(text)!r} ({name})" for name, text in both)
             reason = f"set twice, to different values: {said}"
             problems.append(ConfigIssue(key, fit, reason, "Keep one of them.", origin))
     raise_issues(problems)
