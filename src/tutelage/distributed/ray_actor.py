@@ -103,9 +103,9 @@ class RolloutWorker:
 class _WorkerState:
     """A worker's training inputs, policies and engines."""
 
-    def __init__(self, setting: TrainingInputs, policies: dict[str, Policy]) -> None:
-        self.setting, self._policies = setting, policies
-        self.placement = LocalPlacement(setting, policies.__getitem__)
+    def __init__(self, inputs: TrainingInputs, policies: dict[str, Policy]) -> None:
+        self.setting, self._policies = inputs, policies
+        self.placement = LocalPlacement(inputs, policies.__getitem__)
         self._versions: dict[str, int] = {}
         self._loading = asyncio.Lock()
         self._traces: list[SpanRecord] = []

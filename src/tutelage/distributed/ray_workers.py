@@ -65,18 +65,18 @@ class _RayActor:
 class RayPool:
     """The rollout workers of a run, as Ray actors."""
 
-    def __init__(self, setting: TrainingInputs) -> None:
+    def __init__(self, inputs: TrainingInputs) -> None:
         """Start the workers. Raises `ConfigError` and `MissingExtraError` if that fails."""
         self._ray = ray_cluster.import_ray()
         self.lost: type[Exception] = self._ray.exceptions.RayActorError
-        self.setting, self.workers = setting, list[_RayActor]()
-        policies = [setting.policy, *setting.others.values()]
+        self.setting, self.workers = inputs, list[_RayActor]()
+        policies = [inputs.policy, *inputs.others.values()]
         size = sum(4 * policy.count() for policy in policies)
-        self._connected = ray_cluster.connect(setting.config, size)
+        self._connected = ray_cluster.connect(inputs.config, size)
         self._head = ray_cluster.watch_head()
         try:
-            self.size = ray_cluster.count_workers(setting.config)
-            self._shipment = put_inputs(setting)
+            self.size = ray_cluster.count_workers(inputs.config)
+            self._shipment = put_inputs(inputs)
             self._actor = self._ray.remote(num_cpus=1, max_restarts=0)(RolloutWorker)
             self._start_workers()
             facts = ray_cluster.wait_until_ready([worker.prepared for worker in self.workers])

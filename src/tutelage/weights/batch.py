@@ -165,11 +165,11 @@ class Batch:
             return actor.max_tokens_per_micro_batch
         return count * max(len(self.rows[b].ids) for b in rows)
 
-    def cutter(self, row_numbers: list[int], device: torch.device) -> Callable[[Tensor], Tensor]:
+    def cutter(self, rows: list[int], device: torch.device) -> Callable[[Tensor], Tensor]:
         """Return a function that selects rows of a batch tensor, trims padding and moves them to
         `device`."""
-        width = max(len(self.rows[b].ids) for b in row_numbers)
-        return lambda tensor_BT: tensor_BT[row_numbers, :width].to(device)
+        width = max(len(self.rows[b].ids) for b in rows)
+        return lambda tensor_BT: tensor_BT[rows, :width].to(device)
 
 
 def make_rows(

@@ -110,23 +110,23 @@ def _finish_mixed_step(ctx: TrainingRun, mixed_steps: int, values: dict[str, flo
 
 
 def demonstration_rows(
-    setting: TrainingInputs, seeds: SeedTree, guess_share: float, step: int = 0
+    inputs: TrainingInputs, seeds: SeedTree, guess_share: float, step: int = 0
 ) -> list[Row]:
     """Return the rows of one batch of demonstrations, in order or sampled at random."""
-    rng, shown, size = seeds.python(), setting.tasks.shown, setting.config.sft.batch_size
-    if setting.shown is not None:
-        rows, order = setting.shown.train, setting.seeds.child(COLD, "order")
+    rng, shown, size = seeds.python(), inputs.tasks.shown, inputs.config.sft.batch_size
+    if inputs.shown is not None:
+        rows, order = inputs.shown.train, inputs.seeds.child(COLD, "order")
         return [rows[i] for i in epoch_places(len(rows), step * size, size, order)]
-    if setting.tasks.in_order:
+    if inputs.tasks.in_order:
         tasks = [shown[i % len(shown)] for i in range(step * size, (step + 1) * size)]
     else:
         tasks = rng.sample(list(shown), size)
-    specs = [tool.spec for tool in setting.tools.values()]
+    specs = [tool.spec for tool in inputs.tools.values()]
     drawn: list[Row] = []
     for task in tasks:
         guess = rng.random() < guess_share
         messages = [*task.messages(), *demonstrations(task, guess, rng)]
-        drawn.append(Row(*setting.policy.codec.demonstration(messages, specs)))
+        drawn.append(Row(*inputs.policy.codec.demonstration(messages, specs)))
     return drawn
 
 

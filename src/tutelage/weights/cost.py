@@ -25,42 +25,42 @@ from tutelage.weights.measure import ways_to_measure
 from tutelage.weights.run import TrainingRun
 
 
-def planned(setting: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
+def planned(inputs: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
     """Return the planned rollouts of a run, their token limit and their reward, as text."""
-    config, limit, own = setting.config, step_limit(setting), setting.policy.max_positions
+    config, limit, own = inputs.config, step_limit(inputs), inputs.policy.max_positions
     size, chains = config.data.train_batch_size, config.agent.num_chains
     plan = f"{size * chains:,} rollouts a step, until the time is over"
     if limit is not None:
-        measuring = sum(_count_work(setting, phase)[2] for phase in phases)
+        measuring = sum(_count_work(inputs, phase)[2] for phase in phases)
         plan = (
             f"{counted(limit, 'step')} x {counted(size, 'task')} x {chains:,} = "
-            f"{counted(drawn(setting, limit) * chains, 'rollout')}"
+            f"{counted(drawn(inputs, limit) * chains, 'rollout')}"
             f"{' twice, with the control' * (CONTROL in phases)}, {measuring:,} to measure"
         )
-    bound = "" if setting.context == own else f" (the model: {own:,})"
+    bound = "" if inputs.context == own else f" (the model: {own:,})"
     tokens = f"at most {config.turn_tokens:,} a turn, {config.response_tokens:,} a rollout, "
-    grader = grader_of(setting.given, setting.reward)
-    graded = f"what {'the agent' if setting.environment is None else 'the environment'} returns"
+    grader = grader_of(inputs.given, inputs.reward)
+    graded = f"what {'the agent' if inputs.environment is None else 'the environment'} returns"
     if grader is not None:
         sees = "grades" if grader.sees_attempt else "has no parameter 'prediction' to see"
         graded = f"{grader.name}, which {sees} the reply"
-    return {"plan": plan, "tokens": f"{tokens}context {setting.context:,}{bound}", "reward": graded}
+    return {"plan": plan, "tokens": f"{tokens}context {inputs.context:,}{bound}", "reward": graded}
 
 
 # ---------------------------------------------------------------- time
 
 
-def _count_work(setting: TrainingInputs, phase: str, done: int = 0) -> tuple[int, int, int]:
+def _count_work(inputs: TrainingInputs, phase: str, done: int = 0) -> tuple[int, int, int]:
     """Return the remaining demonstrations, training rollouts and test rollouts of a phase."""
-    config, limit = setting.config, step_limit(setting) or done
+    config, limit = inputs.config, step_limit(inputs) or done
     sft, every = config.sft, config.trainer.test_freq
     if phase == COLD:
         steps = sft.max_steps + sft.cooldown_steps + sft.mixed_steps
         return (steps - done) * sft.batch_size, 0, 0
     if phase in (RL, CONTROL):
         looks = limit // every - done // every if every > 0 else 0
-        return 0, (limit - done) * config.rollouts_per_batch, 2 * looks * len(setting.tasks.val)
-    return 0, 0, len(ways_to_measure(setting, phase)) * len(setting.tasks.test)
+        return 0, (limit - done) * config.rollouts_per_batch, 2 * looks * len(inputs.tasks.val)
+    return 0, 0, len(ways_to_measure(inputs, phase)) * len(inputs.tasks.test)
 
 
 def _estimate_phases(ctx: TrainingRun, demonstration: float, rollout: float, update: float) -> str:

@@ -176,21 +176,21 @@ class TrainingInputs:
         return min(known, self.policy.max_positions)
 
 
-def step_limit(setting: TrainingInputs) -> int | None:
+def step_limit(inputs: TrainingInputs) -> int | None:
     """Return the maximum number of training steps, or None without a limit."""
-    config = setting.config
+    config = inputs.config
     if config.epochs is None:
         return config.trainer.total_training_steps
-    return max(1, math.ceil(config.epochs * setting.examples / config.data.train_batch_size))
+    return max(1, math.ceil(config.epochs * inputs.examples / config.data.train_batch_size))
 
 
-def drawn(setting: TrainingInputs, steps: int) -> int:
+def drawn(inputs: TrainingInputs, steps: int) -> int:
     """Return the number of tasks or demonstration rows used by the first `steps` steps.
 
     If epochs end the training, the last step uses the remaining ones.
     """
-    config, count = setting.config, steps * setting.config.data.train_batch_size
-    return count if config.epochs is None else min(count, config.epochs * setting.examples)
+    config, count = inputs.config, steps * inputs.config.data.train_batch_size
+    return count if config.epochs is None else min(count, config.epochs * inputs.examples)
 
 
 def load_inputs(

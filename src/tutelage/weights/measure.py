@@ -72,12 +72,12 @@ def _evaluation_metrics(record: JSON, split: str, name: str) -> dict[str, float]
     return {key: value for key, value in values.items() if value is not None}
 
 
-def ways_to_measure(setting: TrainingInputs, name: str) -> list[tuple[str, float, bool]]:
+def ways_to_measure(inputs: TrainingInputs, name: str) -> list[tuple[str, float, bool]]:
     """Return name, temperature and use of tools for each measurement in a phase."""
-    ways = [("sampled", setting.config.rollout.temperature, True), ("greedy", 0.0, True)]
-    if name == "after" and setting.tools and setting.given is None and setting.sft_dataset is None:
+    ways = [("sampled", inputs.config.rollout.temperature, True), ("greedy", 0.0, True)]
+    if name == "after" and inputs.tools and inputs.given is None and inputs.sft_dataset is None:
         ways.append(("no_tools", 0.0, False))
-    skipped = setting.config.trainer.skip_measurements
+    skipped = inputs.config.trainer.skip_measurements
     return [way for way in ways if f"{name}/{way[0]}" not in skipped]
 
 

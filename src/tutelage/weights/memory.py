@@ -34,12 +34,12 @@ class Footprint:
     gpu: bool
 
     @classmethod
-    def loaded(cls, setting: TrainingInputs) -> Self:
+    def loaded(cls, inputs: TrainingInputs) -> Self:
         """Create the estimate for a training with loaded policies."""
-        policies = [setting.policy, *setting.others.values()]
+        policies = [inputs.policy, *inputs.others.values()]
         trained = [p.numel() for policy in policies for p in policy.parameters() if p.requires_grad]
         count = sum(policy.count() for policy in policies)
-        return cls(setting.config, count, sum(trained), setting.choice.device.type == "cuda")
+        return cls(inputs.config, count, sum(trained), inputs.choice.device.type == "cuda")
 
     def bytes(self) -> int:
         """Return the required memory of rank 0 in bytes."""

@@ -72,11 +72,11 @@ def check_workers(config: RunConfig) -> None:
         cluster.check_address(config)
 
 
-def start_workers(setting: TrainingInputs) -> RolloutPool | None:
+def start_workers(inputs: TrainingInputs) -> RolloutPool | None:
     """Start the rollout workers, or return None if rollouts are played in this process."""
-    if setting.config.agent.placement == "local" or setting.group.rank != 0:
+    if inputs.config.agent.placement == "local" or inputs.group.rank != 0:
         return None
-    return importlib.import_module("tutelage.distributed.ray_workers").RayPool(setting)
+    return importlib.import_module("tutelage.distributed.ray_workers").RayPool(inputs)
 
 
 class LocalPlacement:
@@ -84,7 +84,7 @@ class LocalPlacement:
 
     def __init__(
         self,
-        setting: TrainingInputs,
+        inputs: TrainingInputs,
         get_policy: Callable[[str], Policy],
         servers: Engine | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class LocalPlacement:
         `get_policy` returns a trained policy, or the policy before training, by name. `servers`
         sample the main policy in place of an engine of this process.
         """
-        self._setting, self._policy_of, self._servers = setting, get_policy, servers
+        self._setting, self._policy_of, self._servers = inputs, get_policy, servers
         self._engines: dict[tuple[str, bool, Schedule], Engine] = {}
         """Engines by policy, by whether samples are independent of the batch, and by schedule."""
 

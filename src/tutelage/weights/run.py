@@ -439,7 +439,7 @@ class TrainingRun:
         self.run.writer.flush()
         raise RewardError(
             f"{broken[0].last.failure.message}. This happened in {len(broken)} of {len(rollouts)} "
-            f"rollouts, first in {broken[0].id}; all are kept. Fix it, and continue with: "
+            f"rollouts, first in {broken[0].id}; all are stored. Fix it and continue with: "
             f"{resume_command(self.run.folder.path)} --allow-changes"
         )
 

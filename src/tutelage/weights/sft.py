@@ -74,15 +74,15 @@ def run_sft(ctx: TrainingRun, run: Run) -> None:
 
 
 @torch.no_grad()
-def _compute_loss(setting: TrainingInputs, rows: Sequence[Row], policy: Policy) -> float:
+def _compute_loss(inputs: TrainingInputs, rows: Sequence[Row], policy: Policy) -> float:
     """Compute the mean negative log-likelihood of the rows' trained tokens, in nats."""
-    dtype = setting.choice.cold_start.dtype
+    dtype = inputs.choice.cold_start.dtype
 
     def sum_logp(indices: list[int]) -> float:
         return float(policy.score([rows[i] for i in indices], dtype=dtype).logp_K.sum())
 
-    plan = policy.micro_batches(rows, setting.config.actor.max_tokens_per_micro_batch)
-    return -sum(setting.group.map(plan, sum_logp)) / sum(sum(row.mask) for row in rows)
+    plan = policy.micro_batches(rows, inputs.config.actor.max_tokens_per_micro_batch)
+    return -sum(inputs.group.map(plan, sum_logp)) / sum(sum(row.mask) for row in rows)
 
 
 # ---------------------------------------------------------------- the dry run
@@ -104,10 +104,10 @@ class SFTPreview:
     """The first demonstration as rendered for the model: its parts, each with True if trained."""
 
 
-def preview(setting: TrainingInputs, sft_dataset: SFTDataset) -> SFTPreview:
+def preview(inputs: TrainingInputs, sft_dataset: SFTDataset) -> SFTPreview:
     """Describe the first demonstration and the size of the data."""
     first, train = sft_dataset.train[0], sft_dataset.train
-    decode = setting.policy.codec.decode
+    decode = inputs.policy.codec.decode
     pairs = zip(first.ids, first.mask, strict=True)
     groups = itertools.groupby(pairs, key=lambda pair: bool(pair[1]))
     return SFTPreview(
@@ -115,7 +115,7 @@ def preview(setting: TrainingInputs, sft_dataset: SFTDataset) -> SFTPreview:
         tokens=sum(len(row.ids) for row in train),
         trained=sum(sum(row.mask) for row in train),
         longest=max(len(row.ids) for row in train),
-        steps=step_limit(setting),
-        loss=_compute_loss(setting, train[: setting.config.data.train_batch_size], setting.policy),
+        steps=step_limit(inputs),
+        loss=_compute_loss(inputs, train[: inputs.config.data.train_batch_size], inputs.policy),
         pieces=tuple((decode([i for i, _ in group]), trained) for trained, group in groups),
     )

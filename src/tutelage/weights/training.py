@@ -103,13 +103,13 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
     return work
 
 
-def record_start(setting: TrainingInputs, folder: RunFolder) -> None:
+def record_start(inputs: TrainingInputs, folder: RunFolder) -> None:
     """Record the compute conditions, and save the initial weights of an embedded policy."""
-    write_json(folder.conditions, machine.compute_conditions(setting.choice))
-    if setting.imitated:
-        write_demonstrations(folder.path / IMITATED, setting.imitated)
-    if setting.config.model.path in (None, SHIPPED):
-        setting.policy.save(folder.checkpoints / "initial", replace=True)
+    write_json(folder.conditions, machine.compute_conditions(inputs.choice))
+    if inputs.imitated:
+        write_demonstrations(folder.path / IMITATED, inputs.imitated)
+    if inputs.config.model.path in (None, SHIPPED):
+        inputs.policy.save(folder.checkpoints / "initial", replace=True)
         checkpoint.seal(folder.checkpoints / "initial")
 
 
