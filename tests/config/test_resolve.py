@@ -87,7 +87,7 @@ def test_origins() -> None:
 
 
 def test_recipe_cannot_be_contradicted() -> None:
-    with pytest.raises(ConfigError, match="train math says 'math', recipe says 'rl'"):
+    with pytest.raises(ConfigError, match=r"'math' \(train math\), 'rl' \(recipe\)"):
         math("recipe=rl")
     assert math("recipe=math").config.recipe == "math"
 
@@ -98,9 +98,9 @@ class TestConflicts:
         assert resolved.config.actor.optim.lr == 3e-4
 
     def test_disagreeing_name_both(self) -> None:
-        with pytest.raises(ConfigError, match=r"learning_rate says 0\.0002, lr says 0\.0001"):
+        with pytest.raises(ConfigError, match=r"0\.0002 \(learning_rate\), 0\.0001 \(lr\)"):
             math("lr=1e-4", flags={"learning_rate": 2e-4})
-        with pytest.raises(ConfigError, match=r"rollout.name says 'vllm', agent.backend says"):
+        with pytest.raises(ConfigError, match=r"'vllm' \(rollout.name\), 'native'"):
             math("rollout.name=vllm", "agent.backend=native")
 
     def test_of_the_same_override_the_last_counts(self) -> None:
@@ -109,7 +109,7 @@ class TestConflicts:
         assert resolved.config.actor.optim.lr == 2e-4
         assert resolved.config.algorithm.norm_adv_by_std_in_grpo
         assert not math("algorithm=grpo", "algorithm=dr_grpo").config.actor.use_kl_loss
-        with pytest.raises(ConfigError, match=r"lr says 0\.0003"):
+        with pytest.raises(ConfigError, match=r"0\.0003 \(lr\)"):
             math("lr=1e-4", "lr=3e-4", "actor.optim.lr=2e-4")
 
 

@@ -60,8 +60,8 @@ MOMENTS = ("before", "after")
 class InvariantPlacement(LocalPlacement):
     """This process, on the engine that the workers have."""
 
-    def workers(self, play: PlaySettings, on_spans: Any = None, on_traces: Any = None) -> Any:
-        return super().workers(replace(play, invariant=True), on_spans, on_traces)
+    def workers(self, options: PlaySettings, on_spans: Any = None, on_traces: Any = None) -> Any:
+        return super().workers(replace(options, invariant=True), on_spans, on_traces)
 
 
 def train_placed(source: Path, out: Path, progress: Progress | None = None, **keys: object) -> None:

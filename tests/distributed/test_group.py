@@ -15,7 +15,7 @@ import torch
 import torch.distributed
 
 from tutelage.distributed import process_group
-from tutelage.distributed.process_group import TorchProcessGroup, joined
+from tutelage.distributed.process_group import TorchProcessGroup, join_group
 from tutelage.errors import ConfigError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.weights import following
@@ -96,7 +96,7 @@ def play_longer_than_work_may_take() -> None:
 @pytest.mark.parametrize(
     ("work", "told"),
     [
-        (differ, "rank 1 of 2: it differs from rank 0 in torch (2.1, not 2.0)"),
+        (differ, "rank 1 of 2: settings differ from rank 0: torch (2.1, not 2.0)"),
         (fail_on_the_second, "rank 1 of 2: no model here"),
         (fail_on_the_first, "the disk is full"),
     ],
@@ -141,7 +141,7 @@ def test_a_node_without_the_run_folder_is_refused(tmp_path: Path) -> None:
     ("changed", "told"),
     [
         ({"MASTER_ADDR": ""}, r"MASTER_ADDR is not set; start them with torchrun"),
-        ({"RANK": "2"}, r"RANK=2 is not in WORLD_SIZE=2"),
+        ({"RANK": "2"}, r"RANK=2 must be less than WORLD_SIZE=2"),
         ({"MASTER_PORT": "29500a"}, r"MASTER_PORT='29500a' is not a number"),
     ],
     ids=["no master", "beyond", "no number"],
@@ -153,7 +153,7 @@ def test_variables_that_are_no_launchers_are_refused(
     for name, value in {**there, **changed}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=told):
-        joined()
+        join_group()
 
 
 @pytest.mark.parametrize("size", [3, 6])

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from tutelage.distributed import sharding
-from tutelage.distributed.process_group import TorchProcessGroup, joined
+from tutelage.distributed.process_group import TorchProcessGroup, join_group
 from tutelage.policy.model import Policy
 from tutelage.policy.numerics import Numerics
 from tutelage.weights.learner import Learner
@@ -81,7 +81,7 @@ def learned(learner: Learner, rollouts: list[Any], gradients: set[str]) -> dict[
 def train(out: Path, keys: tuple[str, ...], device: str) -> None:
     """Two steps of a policy, a critic and a reference; what each rank sees is written down."""
     rollouts = step_of_rollouts(fresh_policy("qwen2"), 3, groups=2, members=2)
-    known, gradients = joined(), set[str]()
+    known, gradients = join_group(), set[str]()
     group = Group(known.rank, known.size, shard_from=0)
     settings = config("rollout.response_length=24", *GAE, *keys)
     with pytest.MonkeyPatch.context() as patch, make_device() as used:

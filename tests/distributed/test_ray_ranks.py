@@ -65,13 +65,13 @@ class Killing(Progress):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         self.ranks, self._number = list[_RayRanks](), number
-        start = _RayRanks.joined
+        start = _RayRanks.run_ranks
 
-        def joined(ranks: _RayRanks, *args: Any) -> Any:
+        def run_ranks(ranks: _RayRanks, *args: Any) -> Any:
             self.ranks.append(ranks)
             return start(ranks, *args)
 
-        monkeypatch.setattr(_RayRanks, "joined", joined)
+        monkeypatch.setattr(_RayRanks, "run_ranks", run_ranks)
 
     def step(self, done: int, values: Mapping[str, float]) -> None:
         """Kill it."""

@@ -14,7 +14,13 @@ import pytest
 from tests.distributed.ray_parts import ray_session
 
 from tutelage import LLM, RL, Trainer, rollout
-from tutelage.distributed.shipment import check_versions, here, load_shipment, put_inputs, put_part
+from tutelage.distributed.shipment import (
+    check_versions,
+    load_shipment,
+    put_inputs,
+    put_part,
+    versions,
+)
 from tutelage.errors import ConfigError
 from tutelage.resources import POLICY
 from tutelage.testing import tiny_policy
@@ -113,7 +119,7 @@ def test_a_module_that_is_not_there_is_said_with_the_host(monkeypatch: pytest.Mo
 
 
 def test_another_python_is_refused() -> None:
-    check_versions(here(), "node7")
+    check_versions(versions(), "node7")
     name = "python"
     with pytest.raises(ConfigError, match=f"'node7' has {name} .* this run has 0.1, .*install"):
-        check_versions({**here(), name: "0.1"}, "node7")
+        check_versions({**versions(), name: "0.1"}, "node7")

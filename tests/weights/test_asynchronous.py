@@ -175,7 +175,7 @@ def test_training_replayed_from_the_record_gives_the_same_weights(
     def play(*_: object) -> None:
         raise AssertionError("nothing is played again")
 
-    monkeypatch.setattr(asynchronous.GroupQueue, "_start", play)
+    monkeypatch.setattr(asynchronous.GroupQueue, "_start_groups", play)
     jobs.resume(again, Progress())
     assert [bits(line) for line in steps(again)] == [bits(line) for line in steps(before)]
     wanted = weights(before)

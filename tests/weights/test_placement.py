@@ -38,9 +38,9 @@ class BackwardsPlacement(LocalPlacement):
 
     asked: list[PlaySettings]
 
-    def workers(self, play: PlaySettings, *hooks: Any) -> Any:
-        self.asked.append(play)
-        workers: RolloutWorkers = Backwards(super().workers(play, *hooks))
+    def workers(self, options: PlaySettings, *hooks: Any) -> Any:
+        self.asked.append(options)
+        workers: RolloutWorkers = Backwards(super().workers(options, *hooks))
         return workers
 
 

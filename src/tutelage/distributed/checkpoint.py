@@ -16,22 +16,21 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict_saver import save
 
 
-def write(place: str, values: dict[str, Any]) -> None:
-    """Write this rank's shards of a state to the folder `place`; all ranks call it together."""
-    save(values, checkpoint_id=place)
+def write(folder: str, state: dict[str, Any]) -> None:
+    """Write this rank's shards of a state to a folder. Must be called on all ranks."""
+    save(state, checkpoint_id=folder)
 
 
-def read(place: Path) -> dict[str, Any]:
-    """Read a sharded state from a folder and return it whole."""
-    with tempfile.TemporaryDirectory(prefix="tutelage-parts-") as folder:
-        file = Path(folder) / "whole.pt"
-        dcp_to_torch_save(str(place), str(file))
+def read(folder: Path) -> dict[str, Any]:
+    """Read a sharded state from a folder and return the full state."""
+    with tempfile.TemporaryDirectory(prefix="tutelage-parts-") as temporary:
+        file = Path(temporary) / "whole.pt"
+        dcp_to_torch_save(str(folder), str(file))
         return cast("dict[str, Any]", _restore_integer_keys(torch.load(file, weights_only=True)))
 
 
 def _restore_integer_keys(values: object) -> object:
-    """Convert keys that are digits to integers, since the format turns an optimizer's keys into
-    texts."""
+    """Convert numeric keys back to integers; the format stores optimizer keys as strings."""
     if isinstance(values, dict):
         items = cast("dict[str, object]", values).items()
         return {int(k) if k.isdecimal() else k: _restore_integer_keys(v) for k, v in items}

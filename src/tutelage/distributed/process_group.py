@@ -46,22 +46,22 @@ Out = TypeVar("Out")
 CONNECT_TIMEOUT = datetime.timedelta(minutes=5)
 """Timeout of ranks that wait for each other at the start."""
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=10)
-"""Timeout of what ranks compute together."""
+"""Timeout of collective operations."""
 ROLLOUT_TIMEOUT = datetime.timedelta(days=7)
-"""Timeout of ranks that wait for rank 0: rollouts take what they take."""
+"""Timeout of ranks that wait for the rollouts of rank 0."""
 LAST_WORD = 20.0
-"""Seconds that a rank which has failed listens whether rank 0 has too."""
+"""Seconds that a failed rank waits to learn whether rank 0 has failed too."""
 RANK_LOST = "another rank has ended, so the run cannot continue"
-"""How rank 0's message begins where another rank has ended."""
+"""Start of the error message of rank 0 if another rank has ended."""
 
 
 class TorchProcessGroup(ProcessGroup):
-    """The ranks of torch.distributed. All ranks call the same methods in the same order."""
+    """Process group over torch.distributed. All ranks call the same methods in the same order."""
 
     def __init__(
         self, rank: int = 0, size: int = 1, *, tree: bool = False, shard_from: int = SMALL_MODEL
     ) -> None:
-        """Create the group of this rank; if `size` is above 1, the default group must exist.
+        """Create the process group. If `size` is above 1, torch's default group must exist.
 
         Models below `shard_from` parameters are not sharded. Raises `ConfigError` if `tree` is set
         and the number of ranks is not a power of two.
@@ -76,26 +76,28 @@ class TorchProcessGroup(ProcessGroup):
         if size > 1:
             self._rollout_group = dist.new_group(timeout=ROLLOUT_TIMEOUT, backend="gloo")
 
-    def agree(self, make: Callable[[], Out]) -> Out:
-        """Return rank 0's value of `make` on every rank; see `ProcessGroup`. An error of `make`
-        ends all ranks."""
-        made = make() if self.rank == 0 else None
+    def agree(self, compute: Callable[[], Out]) -> Out:
+        """Call `compute` on rank 0 and return its value on every rank; see `ProcessGroup`.
+
+        An error of `compute` ends all ranks.
+        """
+        made = compute() if self.rank == 0 else None
         if self.size > 1:
             packed = [_serialize(made) if self.rank == 0 else b""]
-            self._wait(lambda: dist.broadcast_object_list(packed, src=0, group=self._rollout_group))
+            self._sync(lambda: dist.broadcast_object_list(packed, src=0, group=self._rollout_group))
             made = _deserialize(packed[0]) if self.rank else made
         return cast("Out", made)
 
-    def map(self, items: Sequence[Item], work: Callable[[Item], Out]) -> list[Out]:
-        """Apply `work` to the items of all ranks; see `ProcessGroup`."""
+    def map(self, items: Sequence[Item], function: Callable[[Item], Out]) -> list[Out]:
+        """Apply `function` to all items, split over the ranks; see `ProcessGroup`."""
         mine = items[self.rank :: self.size]
         with self._convert_peer_errors():
-            found = [work(item) for item in mine]
+            found = [function(item) for item in mine]
             if self._sharded and len(mine) < -(-len(items) // self.size):
-                work(items[-1])  # whoever gathers a tensor needs all
+                function(items[-1])  # whoever gathers a tensor needs all
         for network in self._sharded:
             sharding.release(network)
-        return self._gather(found, len(items))
+        return self._gather_results(found, len(items))
 
     def accumulate(
         self,
@@ -105,7 +107,7 @@ class TorchProcessGroup(ProcessGroup):
         *,
         threads: int = 1,
     ) -> list[Out]:
-        """Add up the gradients of all ranks; see `ProcessGroup`."""
+        """Accumulate gradients over all ranks; see `ProcessGroup`."""
         mine: Sequence[Any] = items[self.rank :: self.size]
         turns, count, of = -(-len(items) // self.size), len(mine), cast("Any", loss)
         sharded = sharding.is_sharded(parameters)
@@ -121,10 +123,10 @@ class TorchProcessGroup(ProcessGroup):
         if sharded:
             for network in self._sharded:
                 sharding.release(network)
-        return self._gather(cast("list[Out]", reports[:count]), len(items))
+        return self._gather_results(cast("list[Out]", reports[:count]), len(items))
 
     def goes_on(self) -> bool:
-        """See `ProcessGroup`."""
+        """Return True if rank 0 continues after an error on this rank; see `ProcessGroup`."""
         heard: list[None] = []
         listener = threading.Thread(
             target=lambda: heard.append(self.agree(lambda: None)), name="last-word", daemon=True
@@ -133,12 +135,12 @@ class TorchProcessGroup(ProcessGroup):
         listener.join(LAST_WORD)
         return bool(heard) or listener.is_alive()
 
-    def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
+    def clip(self, parameters: Sequence[Tensor], max_norm: float) -> float:
         """Clip the gradients by the norm over all ranks; see `ProcessGroup`."""
         if not sharding.is_sharded(parameters):
-            return super().clip(parameters, limit)
+            return super().clip(parameters, max_norm)
         with self._convert_peer_errors():
-            return sharding.clip(parameters, limit, exact=self._tree)
+            return sharding.clip(parameters, max_norm, exact=self._tree)
 
     def shard(
         self, policy: Policy, dtype: torch.dtype, *, offload: bool = False, head: bool = True
@@ -154,33 +156,32 @@ class TorchProcessGroup(ProcessGroup):
             policy.network = policy.network.to(torch.device("cpu"))
         return made
 
-    def publish(self, trained: Policy, whole: Policy) -> None:
-        """Copy sharded weights to rank 0's whole policy; see `ProcessGroup`."""
-        if trained is not whole:
+    def publish(self, sharded_policy: Policy, policy: Policy) -> None:
+        """Copy sharded weights to the full policy of rank 0; see `ProcessGroup`."""
+        if sharded_policy is not policy:
             with self._convert_peer_errors():
-                sharding.publish(trained, whole, self.rank)
+                sharding.publish(sharded_policy, policy, self.rank)
 
     def share_out(self, optimizer: torch.optim.Optimizer) -> None:
-        """Shard an optimizer state that was loaded whole; see `ProcessGroup`."""
+        """Shard the loaded state of an optimizer; see `ProcessGroup`."""
         sharding.shard_optimizer(optimizer)
 
-    def load(self, named: Iterable[tuple[str, Tensor]], whole: Mapping[str, Tensor]) -> None:
-        """Load whole tensors into this rank's shards; see `ProcessGroup`."""
-        sharding.load(named, whole)
+    def load(self, tensors: Iterable[tuple[str, Tensor]], values: Mapping[str, Tensor]) -> None:
+        """Copy full values into tensors or into this rank's shards; see `ProcessGroup`."""
+        sharding.load(tensors, values)
 
-    def in_parts(self, values: object) -> bool:
-        """Return True if a state contains sharded tensors; see `ProcessGroup`."""
-        return sharding.has_shards(values)
+    def in_parts(self, state: object) -> bool:
+        """Return True if a state has sharded tensors; see `ProcessGroup`."""
+        return sharding.has_shards(state)
 
-    def write_parts(self, place: Path | None, values: dict[str, Any]) -> None:
+    def write_parts(self, folder: Path | None, state: dict[str, Any]) -> None:
         """Write the shards of all ranks to a folder; see `ProcessGroup`."""
-        there = self.agree(lambda: str(place))
+        there = self.agree(lambda: str(folder))
         with self._convert_peer_errors():
-            write(there, values)
+            write(there, state)
 
     def _reduce_gradients(self, parameters: Sequence[Tensor]) -> None:
-        """Add up the gradients of all ranks. A parameter without a gradient on every rank keeps
-        None."""
+        """Sum the gradients over all ranks. Gradients that are None on all ranks remain None."""
         if self.size == 1 or not parameters:
             return
         there = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
@@ -190,17 +191,17 @@ class TorchProcessGroup(ProcessGroup):
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(parameter.grad)
 
-    def _gather(self, mine: list[Out], count: int) -> list[Out]:
+    def _gather_results(self, results: list[Out], count: int) -> list[Out]:
         """Gather the results of all ranks, in the order of the items."""
         if self.size == 1:
-            return mine
+            return results
         parts: list[Any] = [None] * self.size
-        packed = _serialize(mine)
-        self._wait(lambda: dist.all_gather_object(parts, packed))
+        packed = _serialize(results)
+        self._sync(lambda: dist.all_gather_object(parts, packed))
         by_rank: list[list[Out]] = [_deserialize(part) for part in parts]
         return [by_rank[i % self.size][i // self.size] for i in range(count)]
 
-    def _wait(self, collective: Callable[[], object]) -> None:
+    def _sync(self, collective: Callable[[], object]) -> None:
         """Run a collective operation.
 
         On rank 0, which receives signals, it runs in a thread, since torch blocks signals until all
@@ -214,8 +215,7 @@ class TorchProcessGroup(ProcessGroup):
 
     @contextmanager
     def _convert_peer_errors(self) -> Generator[None]:
-        """Convert errors caused by the end of another rank: rank 0 raises `RunError`, other ranks
-        exit."""
+        """Convert errors caused by the end of another rank to a `RunError` or a silent exit."""
         try:
             yield
         except RuntimeError as error:
@@ -227,24 +227,24 @@ class TorchProcessGroup(ProcessGroup):
             raise RunError(f"{RANK_LOST} ({reason})") from error
 
 
-def joined() -> TorchProcessGroup:
-    """Join the process group that a launcher describes in environment variables, and return it.
+def join_group() -> TorchProcessGroup:
+    """Join the process group described by the environment variables of a launcher.
 
     Raises `ConfigError` for missing or invalid variables, and `RunError` if the other ranks do not
     connect.
     """
     for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT"):
-        value, many = os.environ.get(name, ""), os.environ["WORLD_SIZE"]
+        value, count = os.environ.get(name, ""), os.environ["WORLD_SIZE"]
         if not value:
             raise ConfigError(
-                f"WORLD_SIZE={many} needs several ranks, but {name} is not set; start them with "
-                f"torchrun --nproc-per-node={many} -m tutelage ..., or unset WORLD_SIZE"
+                f"WORLD_SIZE={count} needs several ranks, but {name} is not set; start them with "
+                f"torchrun --nproc-per-node={count} -m tutelage ..., or unset WORLD_SIZE"
             )
         if name != "MASTER_ADDR" and not value.isdecimal():
             raise ConfigError(f"{name}={value!r} is not a number; start ranks with torchrun")
     size, rank, port = (int(os.environ[n]) for n in ("WORLD_SIZE", "RANK", "MASTER_PORT"))
     if rank >= size:
-        raise ConfigError(f"RANK={rank} is not in WORLD_SIZE={size}")
+        raise ConfigError(f"RANK={rank} must be less than WORLD_SIZE={size}")
     if port >= 1 << 16:
         raise ConfigError(f"MASTER_PORT={port} is not a port number below 65536")
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -260,10 +260,10 @@ def joined() -> TorchProcessGroup:
     try:
         group = run_in_thread(connect)
     except (RuntimeError, ValueError) as error:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).partition("\n")[0]
-        what = "cannot listen" if "failed to listen" in reason else "found no other ranks"
-        raise RunError(f"rank {rank} of {size} {what} at {where}: {reason}") from error
+        problem = "cannot listen" if "failed to listen" in reason else "found no other ranks"
+        raise RunError(f"rank {rank} of {size} {problem} at {address}: {reason}") from error
     if rank and threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, *ENDING):  # rank 0 hears them, and ends all
             signal.signal(number, signal.SIG_IGN)
@@ -271,7 +271,7 @@ def joined() -> TorchProcessGroup:
 
 
 def agree_on_name(store: Any, rank: int, size: int) -> str:
-    """Return a name for this start, equal on all ranks.
+    """Return a random name for this start that is equal on all ranks.
 
     A launcher's store still has the values of ranks before a restart. So each rank asks under a new
     random key, and rank 0 answers under that key. Raises `RuntimeError` if a rank does not connect
@@ -284,15 +284,15 @@ def agree_on_name(store: Any, rank: int, size: int) -> str:
         name: str = store.get(f"answer/{word}").decode()
         store.set(f"known/{name}/{rank}", "")
         return name
-    left = [*range(1, size)]
-    while left:
+    missing = [*range(1, size)]
+    while missing:
         if time.monotonic() > until:
-            raise RuntimeError(f"rank {left[0]} did not connect")
-        for other in left:
+            raise RuntimeError(f"rank {missing[0]} did not connect")
+        for other in missing:
             if store.check([f"asks/{other}"]):
                 store.set(f"answer/{store.get(f'asks/{other}').decode()}", word)
         time.sleep(0.01)
-        left = [other for other in left if not store.check([f"known/{word}/{other}"])]
+        missing = [other for other in missing if not store.check([f"known/{word}/{other}"])]
     return word
 
 

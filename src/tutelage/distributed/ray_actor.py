@@ -45,7 +45,7 @@ resolve it."""
 
 @dataclass(slots=True)
 class Played:
-    """The result of playing a group."""
+    """The result of a played group of rollouts."""
 
     rollouts: list[Rollout]
     spans: dict[str, list[SpanRecord]] = field(default_factory=dict[str, "list[SpanRecord]"])
@@ -55,7 +55,7 @@ class Played:
 
 
 class RolloutWorker:
-    """A Ray actor that plays groups of rollouts. Ray runs all of its methods in one event loop."""
+    """A Ray actor that plays groups of rollouts. All methods run in one event loop."""
 
     def __init__(self) -> None:
         self._ready: asyncio.Future[_WorkerState] | None = None
@@ -81,31 +81,31 @@ class RolloutWorker:
         return {"host": host, "pid": os.getpid(), "conditions": conditions}
 
     async def play(
-        self, specs: Sequence[RolloutSpec], play: PlaySettings, weights: Weights, *, spans: bool
+        self, specs: Sequence[RolloutSpec], options: PlaySettings, weights: Weights, *, spans: bool
     ) -> Played:
         """Play one group of rollouts, with the spans of user code if `spans` is True."""
         while self._ready is None:  # the call to prepare was sent first, and may begin later
             await asyncio.sleep(0)
         stage = await self._ready
-        await stage.take(weights)
+        await stage.load_weights(weights)
         kept: dict[str, list[SpanRecord]] = {}
 
-        def keep(rollout: Rollout, records: Sequence[SpanRecord]) -> None:
+        def keep_spans(rollout: Rollout, records: Sequence[SpanRecord]) -> None:
             kept[rollout.id] = list(records)
 
-        traces = partial(ingest_traces, stage.add_traces, play.run_id)
-        play = replace(play, invariant=True)
-        runner = stage.placement.workers(play, keep if spans else None, traces)
+        traces = partial(ingest_traces, stage.add_traces, options.run_id)
+        options = replace(options, invariant=True)
+        runner = stage.placement.workers(options, keep_spans if spans else None, traces)
         rollouts = await runner.run(specs)
-        return Played(rollouts, kept, stage.traces())
+        return Played(rollouts, kept, stage.pop_traces())
 
 
 class _WorkerState:
     """A worker's training inputs, policies and engines."""
 
-    def __init__(self, setting: TrainingInputs, policies: dict[str, Policy]) -> None:
-        self.setting, self._policies = setting, policies
-        self.placement = LocalPlacement(setting, policies.__getitem__)
+    def __init__(self, inputs: TrainingInputs, policies: dict[str, Policy]) -> None:
+        self.setting, self._policies = inputs, policies
+        self.placement = LocalPlacement(inputs, policies.__getitem__)
         self._versions: dict[str, int] = {}
         self._loading = asyncio.Lock()
         self._traces: list[SpanRecord] = []
@@ -149,8 +149,8 @@ class _WorkerState:
         )
         return cls(setting, policies)
 
-    async def take(self, weights: Weights) -> None:
-        """Load the weights whose version has changed."""
+    async def load_weights(self, weights: Weights) -> None:
+        """Load all weights with a new version."""
         async with self._loading:
             for name, (version, (reference,)) in weights.items():
                 if self._versions.get(name) != version:
@@ -160,10 +160,10 @@ class _WorkerState:
                     policy.version = self._versions[name] = version
 
     def add_traces(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Keep the spans that agents sent to this worker's gateway."""
+        """Store spans sent by agents to the gateway of this worker."""
         self._traces.extend(spans)
 
-    def traces(self) -> list[SpanRecord]:
-        """Return and remove the spans that agents sent since the last call."""
+    def pop_traces(self) -> list[SpanRecord]:
+        """Return and remove the spans sent by agents since the last call."""
         traces, self._traces = self._traces, []
         return traces

@@ -36,9 +36,8 @@ _MIN_STORE_BYTES = 100 * 2**20
 """Minimum size in bytes of Ray's object store, which holds the weights for workers."""
 
 
-def import_ray(asked: str = "agent.placement='ray'") -> Any:
-    """Import Ray and return it. Raises `MissingExtraError`, naming the setting `asked` that needs
-    it."""
+def import_ray(setting: str = "agent.placement='ray'") -> Any:
+    """Import Ray. Raises `MissingExtraError` with the `setting` that needs it if it is missing."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # The workers have no GPU, and Ray need not say how it will hide some one day.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -46,7 +45,7 @@ def import_ray(asked: str = "agent.placement='ray'") -> Any:
         import ray
     except ImportError as error:
         raise MissingExtraError(
-            f"{asked} needs Ray; install it with: pip install 'tutelage[ray]'"
+            f"{setting} needs Ray; install it with: pip install 'tutelage[ray]'"
         ) from error
     return ray
 
@@ -64,23 +63,23 @@ def check_address(config: RunConfig) -> None:
         raise _connection_error(address, reason) from error
 
 
-def connect(config: RunConfig, weights: int) -> bool:
+def connect(config: RunConfig, weight_bytes: int) -> bool:
     """Connect this process to Ray and return True, or return False if it is already connected.
 
-    `weights` is the size in bytes of the policies' weights, by which the store of a new local
+    `weight_bytes` is the size in bytes of the policies' weights, by which the store of a new local
     cluster is sized. Raises `ConfigError` if connecting fails.
     """
     ray = import_ray()
     if ray.is_initialized():
         return False
-    asked = config.ray_kwargs.ray_init
-    options: dict[str, Any] = {"address": asked.address}
-    if asked.address is None:
+    init = config.ray_kwargs.ray_init
+    options: dict[str, Any] = {"address": init.address}
+    if init.address is None:
         options = {
             "address": "local",  # else RAY_ADDRESS would be read
-            "num_cpus": asked.num_cpus,
+            "num_cpus": init.num_cpus,
             "include_dashboard": False,
-            "object_store_memory": max(_MIN_STORE_BYTES, 4 * weights),
+            "object_store_memory": max(_MIN_STORE_BYTES, 4 * weight_bytes),
             "_node_ip_address": "127.0.0.1",
         }
     else:
@@ -93,38 +92,37 @@ def connect(config: RunConfig, weights: int) -> bool:
                 ray.shutdown()
             if not isinstance(error, Exception):
                 raise
-            raise _connection_error(asked.address or "local", _describe_failure(error)) from error
+            raise _connection_error(init.address or "local", _describe_failure(error)) from error
     return True
 
 
 def watch_head() -> HeadWatch:
-    """Return a watch on the head node of the connected cluster."""
+    """Start a watch on the head node of the connected cluster."""
     return HeadWatch(import_ray().get_runtime_context().gcs_address)
 
 
 def count_workers(config: RunConfig) -> int:
     """Return the number of rollout workers. Raises `ConfigError` if the cluster lacks free CPUs."""
-    ray, asked = import_ray(), config.ray_kwargs.ray_init.num_cpus
-    there, free = (int(f().get("CPU", 0)) for f in (ray.cluster_resources, ray.available_resources))
+    ray, requested = import_ray(), config.ray_kwargs.ray_init.num_cpus
+    total, free = (int(f().get("CPU", 0)) for f in (ray.cluster_resources, ray.available_resources))
     until = time.monotonic() + _FREE_SECONDS
-    while free < min(asked or 1, there) and time.monotonic() < until:
+    while free < min(requested or 1, total) and time.monotonic() < until:
         time.sleep(0.1)
         free = int(ray.available_resources().get("CPU", 0))
-    if free < (asked or 1):
+    if free < (requested or 1):
         fewer = f"set ray_kwargs.ray_init.num_cpus={free}, or " if free else ""
-        wait = "wait until some are free, or " if there and not free else ""
+        wait = "wait until some are free, or " if total and not free else ""
         raise ConfigError(
-            f"the Ray cluster has {there} CPUs, of which {free} are free, but "
-            f"{asked or 'at least 1'} {'are' if asked and asked > 1 else 'is'} needed: "
+            f"the Ray cluster has {free} of {total} CPUs free and needs {requested or 1}: "
             f"{fewer}{wait}{node_advice()}"
         )
-    return min(asked or free, config.data.train_batch_size)
+    return min(requested or free, config.data.train_batch_size)
 
 
-def node_advice(what: str = "CPU") -> str:
+def node_advice(resource: str = "CPU") -> str:
     """Return advice on adding a node with CPUs or GPUs to the connected cluster."""
     address = import_ray().get_runtime_context().gcs_address
-    option = {"CPU": "--num-cpus", "GPU": "--num-gpus"}[what]
+    option = {"CPU": "--num-cpus", "GPU": "--num-gpus"}[resource]
     mode = "RAY_AUTH_MODE=token " if _auth_mode() == "token" else ""
     return f"start a node with `{mode}ray start --address={address} {option}=N`"
 
@@ -136,7 +134,7 @@ def _auth_mode() -> str | None:
 
 
 def _send_token() -> None:
-    """Enable authentication with the user's token if there is one and `RAY_AUTH_MODE` allows it.
+    """Enable authentication with the user's token if it exists and `RAY_AUTH_MODE` allows it.
 
     Ray does this for the address `auto` only. A cluster without authentication accepts a token. If
     this version of Ray has no such function, Ray's own rule applies.
@@ -151,7 +149,7 @@ def _send_token() -> None:
 
 
 def wait_until_ready(references: list[Any]) -> list[JSON]:
-    """Wait for actors to start, and return their facts. Raises `ConfigError` if one fails."""
+    """Wait for actors to start and return their results. Raises `ConfigError` if one fails."""
     ray = import_ray()
     try:
         return ray.get(references)
@@ -165,17 +163,17 @@ def wait_until_ready(references: list[Any]) -> list[JSON]:
 
 
 def remote_message(error: BaseException) -> str:
-    """Return the message of the exception that an actor raised, without Ray's traceback."""
+    """Return the message of an exception raised by an actor, without Ray's traceback."""
     cause = getattr(error, "cause", None)
     return str(cause if cause is not None else error)
 
 
 def _connection_error(address: str, reason: object) -> ConfigError:
     if reason is _NO_TOKEN:
-        mend = f"copy {_TOKEN_FILE} of its head node here, or set RAY_AUTH_TOKEN to it"
+        fix = f"copy {_TOKEN_FILE} of its head node here, or set RAY_AUTH_TOKEN to it"
         if _auth_mode() not in (None, "token"):
-            mend = f"set {_AUTH_MODE}=token (it is {_auth_mode()!r}); {mend}"
-        return ConfigError(f"the Ray cluster at {address!r} {_NO_TOKEN}: {mend}")
+            fix = f"set {_AUTH_MODE}=token (it is {_auth_mode()!r}); {fix}"
+        return ConfigError(f"the Ray cluster at {address!r} {_NO_TOKEN}: {fix}")
     port = address.rpartition(":")[2]
     start = f"ray start --head --port={port}" if port.isdecimal() else "ray start --head"
     way = (
@@ -191,7 +189,7 @@ def _connection_error(address: str, reason: object) -> ConfigError:
 
 
 def _describe_failure(error: Exception) -> str:
-    """Describe why connecting to Ray failed. A missing token is only mentioned in the causes."""
+    """Return the reason why connecting to Ray failed, including a missing token."""
     account = "".join(traceback.format_exception(error))
     if "AuthenticationError" in account or "InvalidAuthToken" in account:
         return _NO_TOKEN
@@ -200,7 +198,7 @@ def _describe_failure(error: Exception) -> str:
 
 @contextmanager
 def _keep_signal_handler() -> Generator[None]:
-    """Restore the run's handler of SIGTERM, which Ray replaces by one that exits silently."""
+    """Restore the SIGTERM handler of the run, which Ray replaces, after the context."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

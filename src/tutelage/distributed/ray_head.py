@@ -24,10 +24,10 @@ _END_SECONDS = 25.0
 
 
 class HeadWatch:
-    """A watch on Ray's head node at `address`, in a thread, until `close`."""
+    """A thread that checks Ray's head node at `address` until `close` is called."""
 
     def __init__(self, address: str, *, scale: float = 1.0) -> None:
-        """Start the watch. `scale` multiplies all intervals, for tests."""
+        """Start the thread. `scale` multiplies all intervals, for tests."""
         self.address, self.gone = address, False
         self.reason = f"Ray's head node, {address}, no longer answers"
         self._scale = scale
@@ -37,26 +37,26 @@ class HeadWatch:
 
     def reachable(self) -> bool:
         """Return True if the head node answers."""
-        return not self.gone and self._connects()
+        return not self.gone and self._can_connect()
 
-    def ask(self, question: Callable[[], object]) -> bool:
-        """Call a function that needs the head node. Returns False if the head node is lost."""
+    def ask(self, function: Callable[[], object]) -> bool:
+        """Call a function that needs the head node, and return False if the head node is lost."""
         if reachable := self.reachable():
             try:
-                run_in_thread(question, lambda: not self.reachable())
+                run_in_thread(function, lambda: not self.reachable())
             except ConnectionError:
                 return False
         return reachable
 
     def close(self) -> None:
-        """End the watch."""
+        """Stop the thread."""
         self._closed.set()
         self._thread.join()
 
     def _watch(self) -> None:
         seen = time.monotonic()
         while not self._closed.wait(_CHECK_SECONDS * self._scale):
-            if self._connects():
+            if self._can_connect():
                 seen = time.monotonic()
             elif time.monotonic() - seen >= _LOST_SECONDS * self._scale:
                 self.gone = True
@@ -66,7 +66,7 @@ class HeadWatch:
             if not self._closed.wait(_END_SECONDS * self._scale):
                 ask_to_end(f"{self.reason}.")
 
-    def _connects(self) -> bool:
+    def _can_connect(self) -> bool:
         host, _, port = self.address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), _CHECK_SECONDS).close()

@@ -46,7 +46,7 @@ _ADDRESS_OF_INTERFACE = 0x8915
 
 
 class RayRank:
-    """A Ray actor that runs one rank other than rank 0."""
+    """A Ray actor that runs one rank of the training, except rank 0."""
 
     def prepare(self) -> JSON:
         """Return the node, host and process id of this actor."""
@@ -55,11 +55,11 @@ class RayRank:
         node = ray.get_runtime_context().get_node_id()
         return {"node": node, "host": platform.node(), "pid": os.getpid()}
 
-    def work(self, env: Mapping[str, str], place: str, resolved: str, folder: str) -> bool:
-        """Run this rank to the end of the training; return True unless it exited early."""
+    def run(self, env: Mapping[str, str], cwd: str, resolved: str, folder: str) -> bool:
+        """Run this rank until the training ends. Returns False if it exits early."""
         os.environ.update({**_interface_variables(), **env})
         with suppress(OSError):
-            os.chdir(place)
+            os.chdir(cwd)
         try:
             jobs.train(Resolved.from_json(resolved), RunFolder(Path(folder)), Progress())
         except SystemExit:
@@ -68,26 +68,26 @@ class RayRank:
 
 
 @contextmanager
-def placed(resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
-    """Start the ranks on Ray, and yield the process group that this process leads.
+def start_ranks(resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
+    """Start the ranks on Ray, and yield the process group with this process as rank 0.
 
     Raises `ConfigError`, `MissingExtraError` and `RunError` if the ranks cannot be started or one
     of them ends.
     """
     ranks = _RayRanks(resolved.config)
     try:
-        with ranks.joined(resolved, folder) as group:
+        with ranks.run_ranks(resolved, folder) as group:
             yield group
     except RunError as error:
         if str(error).startswith(RANK_LOST):
-            ranks.explain(error)
+            ranks.raise_cause(error)
         raise
     finally:
         ranks.close()
 
 
 class _RayRanks:
-    """The actors of the ranks, and the errors of those that ended."""
+    """The Ray actors of all ranks, and the errors of ended actors."""
 
     def __init__(self, config: RunConfig) -> None:
         self._ray = ray_cluster.import_ray(f"trainer.nnodes={config.trainer.nnodes}")
@@ -107,7 +107,7 @@ class _RayRanks:
             raise
 
     def _start_actors(self, config: RunConfig) -> None:
-        """Start all actors, each in its bundle of the placement group."""
+        """Start all actors in the bundles of the placement group."""
         gpu, nodes = machine_facts().device_of(config) == "cuda", config.trainer.nnodes
         each = config.trainer.n_gpus_per_node or 1 if gpu else 1
         self._group = self._reserve_resources(nodes, each, gpu=gpu)
@@ -122,28 +122,28 @@ class _RayRanks:
             self._actors.append(make.options(scheduling_strategy=where).remote())
         self._facts = ray_cluster.wait_until_ready([a.prepare.remote() for a in self._actors])
 
-    def _reserve_resources(self, nodes: int, each: int, *, gpu: bool) -> Any:
+    def _reserve_resources(self, nodes: int, per_node: int, *, gpu: bool) -> Any:
         """Reserve CPUs or GPUs for all ranks, with rank 0 on this node. Raises `ConfigError`."""
         util, address = self._ray.util, self._ray.util.get_node_ip_address()
-        bundle: dict[str, float] = {"CPU": each, **({"GPU": each} if gpu else {})}
+        bundle: dict[str, float] = {"CPU": per_node, **({"GPU": per_node} if gpu else {})}
         bundles = [{**bundle, f"node:{address}": 0.001}, *([bundle] * (nodes - 1))]
         group = util.placement_group(bundles, strategy="STRICT_SPREAD" if gpu else "SPREAD")
         if group.wait(_RESERVE_SECONDS):
             return group
-        free, what = self._ray.available_resources(), "GPU" if gpu else "CPU"
+        free, kind = self._ray.available_resources(), "GPU" if gpu else "CPU"
         util.remove_placement_group(group)
         mine = self._ray.get_runtime_context().get_node_id()
-        here = next(n["Resources"] for n in self._ray.nodes() if n["NodeID"] == mine)
+        local = next(n["Resources"] for n in self._ray.nodes() if n["NodeID"] == mine)
         raise ConfigError(
-            f"the Ray cluster has no room for trainer.nnodes={nodes}: each needs {each} "
-            f"{what}{'s' if each > 1 else ''}{' on a separate node' if gpu else ''}, the first "
-            f"on this node, which has {here.get(what, 0):.0f}, and {free.get(what, 0):.0f} "
-            f"are free in total; lower it, or {ray_cluster.node_advice(what)}"
+            f"the Ray cluster has no room for trainer.nnodes={nodes}: each needs {per_node} "
+            f"{kind}{'s' if per_node > 1 else ''}{' on a separate node' if gpu else ''}, the first "
+            f"on this node, which has {local.get(kind, 0):.0f}, and {free.get(kind, 0):.0f} "
+            f"are free in total; lower it, or {ray_cluster.node_advice(kind)}"
         )
 
     @contextmanager
-    def joined(self, resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
-        """Run all ranks until the block ends, and yield the process group.
+    def run_ranks(self, resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
+        """Run all ranks inside the context, and yield the process group.
 
         Raises `RunError` if a rank ends before all have connected.
         """
@@ -168,7 +168,7 @@ class _RayRanks:
         ]
         texts = resolved.to_json(), str(folder.absolute())
         refs = [
-            actor.work.remote(env, str(Path.cwd()), *texts)
+            actor.run.remote(env, str(Path.cwd()), *texts)
             for actor, env in zip(self._actors, variables[1:], strict=True)
         ]
         self._watcher = threading.Thread(target=self._watch, args=(refs,), daemon=True)
@@ -190,7 +190,7 @@ class _RayRanks:
             os.environ.update(before)
 
     def _watch(self, refs: Sequence[Any]) -> None:
-        """Record the error of a rank that ends, and kill its process to close its connections."""
+        """Record the errors of ended ranks, and kill their processes to close the connections."""
         left = dict(zip(refs, range(len(refs)), strict=True))
         while left and not self._closed.is_set():
             done, _ = self._ray.wait(list(left), timeout=_CHECK_SECONDS)
@@ -203,25 +203,25 @@ class _RayRanks:
                 if not well:
                     self._kill(self._actors[number])
 
-    def explain(self, lost: RunError) -> None:
-        """Raise the error that ended a rank, if it is known within some seconds.
+    def raise_cause(self, lost_error: RunError) -> None:
+        """Raise the error that ended a rank, if it is reported within some seconds.
 
-        If the head node is lost, this is named as the cause.
+        If the head node is lost, the error names this as the cause.
         """
         until, reachable = time.monotonic() + _ERROR_SECONDS, self._head.reachable()
         while reachable and not self._errors and time.monotonic() < until:
             time.sleep(_CHECK_SECONDS / 10)
             reachable = self._head.reachable()
         if not reachable:
-            raise RunError(f"{self._head.reason}, so the run cannot continue") from lost
+            raise RunError(f"{self._head.reason}, so the run cannot continue") from lost_error
         for number, error in sorted(self._errors.items()):
             if isinstance(error, TutelageError):
-                raise RunError(remote_message(error)) from lost
+                raise RunError(remote_message(error)) from lost_error
             facts, size = self._facts[number], len(self._facts) + 1
             name = f"rank {number + 1} of {size}, process {facts['pid']} on {facts['host']}"
             told = RunError(f"{name}: {remote_message(error).partition(chr(10))[0]}")
             told.add_note(str(error))
-            raise told from lost
+            raise told from lost_error
 
     def close(self) -> None:
         """Kill the actors, and shut Ray down if this run started it."""
@@ -245,8 +245,7 @@ class _RayRanks:
 
 
 def _interface_variables() -> dict[str, str]:
-    """Return the environment variable that makes torch use the network by which Ray reaches this
-    node.
+    """Return the environment variable for the network interface of this node's Ray address.
 
     By default torch uses the network of the host's name.
     """

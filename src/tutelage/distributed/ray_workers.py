@@ -20,7 +20,7 @@ from typing import Any
 from tutelage.distributed import ray_cluster
 from tutelage.distributed.ray_actor import Played, RolloutWorker, Weights
 from tutelage.distributed.ray_cluster import remote_message
-from tutelage.distributed.shipment import here, put_inputs
+from tutelage.distributed.shipment import put_inputs, versions
 from tutelage.errors import RunError, TutelageError
 from tutelage.gateway.app import OnTraces
 from tutelage.policy import machine
@@ -39,7 +39,7 @@ _IGNORED_CONDITIONS = ("platform", "operation_threads", "shards")
 
 @dataclass(slots=True, eq=False)
 class _RayActor:
-    """An actor, the groups that it is playing, and the reference to the result of `prepare`."""
+    """An actor with its running groups, and the reference to the result of `prepare`."""
 
     actor: Any
     prepared: Any
@@ -48,12 +48,12 @@ class _RayActor:
     groups: dict[int, Sequence[RolloutSpec]] = field(
         default_factory=dict[int, Sequence[RolloutSpec]]
     )
-    alone: bool = False
+    exclusive: bool = False
     """True if the actor plays a group that lost a worker before, and no other group."""
 
     @property
     def load(self) -> int:
-        """Return the number of rollouts that the actor is playing."""
+        """Return the number of running rollouts of the actor."""
         return sum(len(specs) for specs in self.groups.values())
 
     @property
@@ -65,18 +65,18 @@ class _RayActor:
 class RayPool:
     """The rollout workers of a run, as Ray actors."""
 
-    def __init__(self, setting: TrainingInputs) -> None:
+    def __init__(self, inputs: TrainingInputs) -> None:
         """Start the workers. Raises `ConfigError` and `MissingExtraError` if that fails."""
         self._ray = ray_cluster.import_ray()
         self.lost: type[Exception] = self._ray.exceptions.RayActorError
-        self.setting, self.workers = setting, list[_RayActor]()
-        policies = [setting.policy, *setting.others.values()]
+        self.setting, self.workers = inputs, list[_RayActor]()
+        policies = [inputs.policy, *inputs.others.values()]
         size = sum(4 * policy.count() for policy in policies)
-        self._connected = ray_cluster.connect(setting.config, size)
+        self._connected = ray_cluster.connect(inputs.config, size)
         self._head = ray_cluster.watch_head()
         try:
-            self.size = ray_cluster.count_workers(setting.config)
-            self._shipment = put_inputs(setting)
+            self.size = ray_cluster.count_workers(inputs.config)
+            self._shipment = put_inputs(inputs)
             self._actor = self._ray.remote(num_cpus=1, max_restarts=0)(RolloutWorker)
             self._start_workers()
             facts = ray_cluster.wait_until_ready([worker.prepared for worker in self.workers])
@@ -87,18 +87,18 @@ class RayPool:
             raise
 
     def remarks(self) -> list[str]:
-        """Describe the differences of workers that may change rollouts."""
-        mine = _relevant(machine.compute_conditions(self.setting.choice))
+        """Return warnings about differences between workers that may change rollouts."""
+        mine = _filter(machine.compute_conditions(self.setting.choice))
         return [
             f"rollouts of the Ray worker {worker.name} are not bit-identical to those of this "
             f"machine: here {change.replace(' and is ', ', there ')}"
             for worker in self.workers
-            for change in machine.changed_conditions(mine, _relevant(worker.facts["conditions"]))
+            for change in machine.changed_conditions(mine, _filter(worker.facts["conditions"]))
         ]
 
-    def placement(self, policies: Callable[[str], Policy], tell: Tell) -> RayPlacement:
+    def placement(self, get_policy: Callable[[str], Policy], report: Tell) -> RayPlacement:
         """Return the placement of rollouts on these workers; see `weights/placement.py`."""
-        return RayPlacement(self, policies, tell)
+        return RayPlacement(self, get_policy, report)
 
     def close(self) -> None:
         """Kill the workers, and shut Ray down if this run started it.
@@ -118,7 +118,7 @@ class RayPool:
         """Start the missing workers, which load their shipment in the background."""
         while len(self.workers) < self.size:
             actor = self._actor.remote()
-            self.workers.append(_RayActor(actor, actor.prepare.remote(here(), self._shipment)))
+            self.workers.append(_RayActor(actor, actor.prepare.remote(versions(), self._shipment)))
 
     def _kill(self, worker: _RayActor) -> None:
         """Kill a worker, if it is still alive."""
@@ -130,7 +130,7 @@ class RayPool:
         self._head.ask(kill)
 
     def replace(self, worker: _RayActor) -> bool:
-        """Replace a lost worker by a new one. Returns False if it has been replaced before."""
+        """Replace a lost worker. Returns False if the worker was replaced before."""
         if worker not in self.workers:
             return False
         self.workers.remove(worker)
@@ -138,7 +138,7 @@ class RayPool:
         self._start_workers()
         return True
 
-    def known(self, worker: _RayActor) -> bool:
+    def is_ready(self, worker: _RayActor) -> bool:
         """Return True if a worker is ready to play."""
         if not worker.facts and self._ray.wait([worker.prepared], timeout=0)[0]:
             with suppress(Exception):  # what failed is raised where it is asked to play
@@ -147,27 +147,29 @@ class RayPool:
 
 
 class RayPlacement(LocalPlacement):
-    """A placement of rollouts on the workers of a pool, with the current weights."""
+    """Plays rollouts on the workers of a pool with the current weights."""
 
-    def __init__(self, pool: RayPool, policies: Callable[[str], Policy], tell: Tell) -> None:
-        self._pool, self._policies, self._tell = pool, policies, tell
+    def __init__(self, pool: RayPool, get_policy: Callable[[str], Policy], report: Tell) -> None:
+        self._pool, self._policies, self._tell = pool, get_policy, report
         self._references: dict[str, tuple[int, list[Any]]] = {}
 
     def workers(
         self,
-        play: PlaySettings,
+        options: PlaySettings,
         on_spans: OnSpans | None = None,
         on_traces: OnTraces | None = None,
     ) -> RayWorkers:
-        """Return the workers for a batch; see `LocalPlacement`. Agents' own spans come with
-        `on_spans`."""
+        """Return the workers for a batch; see `LocalPlacement`.
+
+        Spans sent by agents are passed to `on_spans`.
+        """
         given = self._pool.setting.given
-        names, at_once = [POLICY], self._pool.setting.limits(play.run_id, play.mode).concurrency
-        if play.own_agent and given is not None:
-            at_once, roles = given.manager.n_runners, given.roles
+        names, limit = [POLICY], self._pool.setting.limits(options.run_id, options.mode).concurrency
+        if options.own_agent and given is not None:
+            limit, roles = given.manager.n_runners, given.roles
             names = [*dict.fromkeys(roles.policies.values()), *([FROZEN] if roles.frozen else [])]
-        weights = {name: self._weights(name) for name in names}
-        return RayWorkers(self._pool, play, weights, at_once, on_spans, self._tell)
+        weights = {name: self._put_weights(name) for name in names}
+        return RayWorkers(self._pool, options, weights, limit, on_spans, self._tell)
 
     def free(self) -> None:
         """Do nothing, since workers have their own memory."""
@@ -175,7 +177,7 @@ class RayPlacement(LocalPlacement):
     def hand_over_weights(self) -> None:
         """Do nothing, since workers load new weights with the next group."""
 
-    def _weights(self, name: str) -> tuple[int, list[Any]]:
+    def _put_weights(self, name: str) -> tuple[int, list[Any]]:
         policy, known = self._policies(name), self._references.get(name)
         if known is None or known[0] != policy.version:
             tensors = {n: t.detach().cpu() for n, t in policy.named()}
@@ -199,7 +201,7 @@ class RayWorkers:
     async def run(
         self, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None = None
     ) -> list[Rollout]:
-        """Play rollouts; see `RolloutWorkers`. `on_done` gets the rollouts of a group together."""
+        """Play rollouts; see `RolloutWorkers`. `on_done` is called when a group is complete."""
         groups = [list(g) for _, g in itertools.groupby(specs, lambda spec: spec.group)]
         try:
             async with asyncio.TaskGroup() as tg:
@@ -211,14 +213,14 @@ class RayWorkers:
     async def _play_group(
         self, number: int, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None
     ) -> list[Rollout]:
-        """Play a group, again if its worker is lost.
+        """Play a group, and play it again if its worker is lost.
 
         After a loss it is played alone on a worker, so that a group that kills its workers does not
         affect other groups.
         """
         reason: Exception | None = None
         for losses in range(_MAX_LOSSES + 1):
-            worker = await self._assign_worker(number, specs, alone=losses > 0)
+            worker = await self._assign_worker(number, specs, exclusive=losses > 0)
             spans = self._on_spans is not None
             work = worker.actor.play.remote(specs, self._play, self._weights, spans=spans)
             try:
@@ -242,40 +244,40 @@ class RayWorkers:
                 return played.rollouts
             finally:
                 worker.groups.pop(number, None)
-                worker.alone = False
+                worker.exclusive = False
                 self._running -= len(specs)
                 async with self._change:
                     self._change.notify_all()
         raise RunError(
             f"{_MAX_LOSSES} Ray workers were lost while they played only the group "
-            f"{specs[0].group!r} (task {specs[0].task.id!r}): a tool or an environment of it may "
-            "end its process, or there is too little memory. Last error: "
+            f"{specs[0].group!r} (task {specs[0].task.id!r}): its tools or environment may "
+            "end the process, or memory is too small. Last error: "
             f"{' '.join(str(reason).split())[:300]}"
         )
 
     async def _assign_worker(
-        self, number: int, specs: Sequence[RolloutSpec], *, alone: bool = False
+        self, number: int, specs: Sequence[RolloutSpec], *, exclusive: bool = False
     ) -> _RayActor:
-        """Wait until a worker has room for a group, and assign the group to the least busy one."""
+        """Wait for a worker with free capacity, and assign the group to the least busy worker."""
         room = min(EVALUATION_SLOTS, self._pool.setting.config.rollout.slots)
         async with self._change:
             while True:
-                ready = [w for w in self._pool.workers if self._pool.known(w)]
+                ready = [w for w in self._pool.workers if self._pool.is_ready(w)]
                 free = [
                     worker
                     for worker in ready or self._pool.workers
                     if not worker.load
-                    or not (alone or worker.alone or worker.load + len(specs) > room)
+                    or not (exclusive or worker.exclusive or worker.load + len(specs) > room)
                 ]
                 if free and (not self._running or self._running + len(specs) <= self._max_running):
                     worker = min(free, key=lambda w: w.load)
-                    worker.groups[number], worker.alone = specs, alone
+                    worker.groups[number], worker.exclusive = specs, exclusive
                     self._running += len(specs)
                     return worker
                 await self._change.wait()
 
     def _report_lost(self, worker: _RayActor) -> None:
-        """Report once that a worker was lost and which groups are played again."""
+        """Report a lost worker once, with the groups that are played again."""
         groups = [specs[0].group for specs in worker.groups.values()]
         step = next((specs[0].step for specs in worker.groups.values()), 0)
         if self._pool.replace(worker):
@@ -288,5 +290,5 @@ class RayWorkers:
             )
 
 
-def _relevant(conditions: JSON) -> JSON:
+def _filter(conditions: JSON) -> JSON:
     return {key: value for key, value in conditions.items() if key not in _IGNORED_CONDITIONS}

@@ -65,7 +65,7 @@ def shard_policy(
 
 
 def find_blocks(network: Any) -> list[nn.Module]:
-    """Return the blocks of a model, whose tensors are gathered one block after another."""
+    """Return the blocks of a model that are sharded and gathered separately."""
     if not isinstance(network, HFNetwork):
         return list(network.layers)
     names: set[str] = set(getattr(network.model, "_no_split_modules", None) or ())
@@ -85,22 +85,22 @@ def release(network: Network) -> None:
 
 
 @torch.no_grad()
-def publish(trained: Policy, whole: Policy, rank: int) -> None:
-    """Copy the sharded weights to the whole policy of rank 0."""
-    for (_, part), (_, tensor) in zip(trained.named(), whole.named(), strict=True):
+def publish(sharded_policy: Policy, policy: Policy, rank: int) -> None:
+    """Copy sharded weights to the full policy of rank 0."""
+    for (_, part), (_, tensor) in zip(sharded_policy.named(), policy.named(), strict=True):
         now = gather_tensor(part)
         if rank == 0:
             tensor.copy_(now)
-    whole.version = trained.version
+    policy.version = sharded_policy.version
 
 
 def gather_tensor(tensor: Tensor) -> Tensor:
-    """Gather a tensor, whole on every rank."""
+    """Return the full tensor on every rank."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def shard_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Shard an optimizer state that was loaded whole."""
+    """Shard the loaded state of an optimizer."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(parameter, DTensor) and value.shape == parameter.shape:
@@ -108,17 +108,17 @@ def shard_optimizer(optimizer: torch.optim.Optimizer) -> None:
 
 
 @torch.no_grad()
-def load(named: Iterable[tuple[str, Tensor]], values: Mapping[str, Tensor]) -> None:
-    """Load whole tensors, of which a sharded tensor keeps this rank's shard."""
-    for name, tensor in named:
+def load(tensors: Iterable[tuple[str, Tensor]], values: Mapping[str, Tensor]) -> None:
+    """Copy full values into tensors. A sharded tensor gets this rank's shard."""
+    for name, tensor in tensors:
         value = values[name]
         tensor.copy_(_shard_like(value, tensor) if isinstance(tensor, DTensor) else value)
 
 
-def _shard_like(value: Tensor, like: DTensor) -> DTensor:
-    """Shard a whole tensor in the same way as the tensor `like`."""
-    mesh, places = like.device_mesh, like.placements
-    return distribute_tensor(value.to(like.device), mesh, places, src_data_rank=None)
+def _shard_like(value: Tensor, target: DTensor) -> DTensor:
+    """Shard a full tensor in the same way as the tensor `target`."""
+    mesh, places = target.device_mesh, target.placements
+    return distribute_tensor(value.to(target.device), mesh, places, src_data_rank=None)
 
 
 def has_shards(values: object) -> bool:
@@ -131,7 +131,7 @@ def has_shards(values: object) -> bool:
 
 
 def is_sharded(parameters: Sequence[Tensor]) -> bool:
-    """Return True if any of the tensors is sharded."""
+    """Return True if at least one tensor is sharded."""
     return any(isinstance(p, DTensor) for p in parameters)
 
 
@@ -140,15 +140,15 @@ def replicated(parameters: Sequence[Tensor]) -> list[Tensor]:
     return [p for p in parameters if not isinstance(p, DTensor)]
 
 
-def clip(parameters: Sequence[Tensor], limit: float, *, exact: bool) -> float:
-    """Clip sharded gradients to a norm of `limit` and return their norm.
+def clip(parameters: Sequence[Tensor], max_norm: float, *, exact: bool) -> float:
+    """Clip sharded gradients to a norm of `max_norm` and return their norm.
 
     `exact` computes the norm as a single process does, from whole gradients one by one.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     others = replicated(gradients)
     if not exact and not others:
-        norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
         return float(gather_tensor(norm))
     if exact:
         norms = [torch.linalg.vector_norm(gather_tensor(g)) for g in gradients]
@@ -156,7 +156,7 @@ def clip(parameters: Sequence[Tensor], limit: float, *, exact: bool) -> float:
         parts = [g for g in gradients if isinstance(g, DTensor)]
         norms = [gather_tensor(get_total_norm(parts)).cpu(), get_total_norm(others).cpu()]
     norm = torch.linalg.vector_norm(torch.stack(norms))
-    scale = float(torch.clamp(limit / (norm + 1e-6), max=1.0))
+    scale = float(torch.clamp(max_norm / (norm + 1e-6), max=1.0))
     for gradient in gradients:
         gradient.mul_(scale)
     return float(norm)
@@ -165,16 +165,15 @@ def clip(parameters: Sequence[Tensor], limit: float, *, exact: bool) -> float:
 def pad_items(
     items: Sequence[Item], rank: int, size: int, loss: Callable[[Item], tuple[Tensor, Out]]
 ) -> tuple[list[Item | None], Callable[[Item | None], tuple[Tensor, Out | None]]]:
-    """Return this rank's items, filled up with None to the same number on all ranks, and their
-    loss.
+    """Return this rank's items, padded with None to equal length on all ranks, and their loss.
 
     The loss of None is zero times the loss of the last item.
     """
     mine: list[Item | None] = list(items[rank::size])
     mine += [None] * (-(-len(items) // size) - len(mine))
 
-    def of(item: Item | None) -> tuple[Tensor, Out | None]:
+    def padded_loss(item: Item | None) -> tuple[Tensor, Out | None]:
         value, report = loss(items[-1] if item is None else item)
         return (value * 0.0, None) if item is None else (value, report)
 
-    return mine, of
+    return mine, padded_loss

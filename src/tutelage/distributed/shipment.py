@@ -76,14 +76,14 @@ def put_inputs(inputs: TrainingInputs) -> Shipment:
             "play": ("its settings", (given.manager.n_runners, isolation, given.own_tasks)),
             **{f"/{n}": (f"the resource {n!r}", value) for n, value in given.resources.items()},
         }
-    ray.util.register_serializer(AgentFunction, serializer=_dump, deserializer=_load)
-    return {key: (what, [put_part(what, value)]) for key, (what, value) in parts.items()}
+    ray.util.register_serializer(AgentFunction, serializer=_dump_agent, deserializer=_load_agent)
+    return {key: (label, [put_part(label, value)]) for key, (label, value) in parts.items()}
 
 
-def put_part(what: str, value: object) -> Any:
+def put_part(label: str, value: object) -> Any:
     """Put a value into the object store and return its reference.
 
-    Raises `ConfigError`, which calls the value `what`, if it cannot be serialised.
+    Raises `ConfigError` with the `label` of the value if it cannot be serialised.
     """
     ray = import_ray()
     for name, module in list(sys.modules.items()):
@@ -95,17 +95,17 @@ def put_part(what: str, value: object) -> Any:
         _, failed = ray.util.inspect_serializability(value, print_file=io.StringIO())
         names = [f", in {one.path[-1]!r}," for one in failed if one.path]
         raise ConfigError(
-            f"cannot send {what}{''.join(names[:1])} to a Ray worker: {error.__cause__ or error}. "
+            f"cannot send {label}{''.join(names[:1])} to a Ray worker: {error.__cause__ or error}. "
             "Create it inside the rollout, or in a resource that is an async context manager, "
             "which each worker enters itself; or use agent.placement=local"
         ) from error
 
 
-def _dump(agent: AgentFunction) -> tuple[Callable[..., Any], Isolation, Mapping[str, Any]]:
+def _dump_agent(agent: AgentFunction) -> tuple[Callable[..., Any], Isolation, Mapping[str, Any]]:
     return agent.fn, agent.isolation, agent.own_resources()
 
 
-def _load(parts: tuple[Callable[..., Any], Isolation, Mapping[str, Any]]) -> AgentFunction:
+def _load_agent(parts: tuple[Callable[..., Any], Isolation, Mapping[str, Any]]) -> AgentFunction:
     fn, isolation, own = parts
     return AgentFunction(
         fn, model=own.get(MODEL), tokenizer=own.get(TOKENIZER), isolation=isolation
@@ -113,15 +113,15 @@ def _load(parts: tuple[Callable[..., Any], Isolation, Mapping[str, Any]]) -> Age
 
 
 async def load_shipment(shipment: Shipment, host: str) -> Parts:
-    """Load a shipment. Raises `ConfigError` for a part that cannot be loaded on `host`."""
+    """Load the inputs of a worker. Raises `ConfigError` if one cannot be loaded on `host`."""
     values: dict[str, Any] = {}
-    for key, (what, (reference,)) in shipment.items():
+    for key, (label, (reference,)) in shipment.items():
         try:
             values[key] = await reference
         except Exception as error:
             reason = str(error).partition("\n")[0]
             raise ConfigError(
-                f"a Ray worker on {host!r} cannot load {what}: {reason}. Install its imports "
+                f"a Ray worker on {host!r} cannot load {label}: {reason}. Install its imports "
                 "there, or use `ray job submit --working-dir .`"
             ) from error
     resources = {key[1:]: values.pop(key) for key in [*values] if key.startswith("/")}
@@ -137,14 +137,14 @@ def source_version() -> str:
     return f"{__version__} ({digest.hexdigest()})"
 
 
-def here() -> JSON:
-    """Return the versions that must be equal on trainer and workers."""
+def versions() -> JSON:
+    """Return the Python and package versions, which must be equal on trainer and workers."""
     return {"python": platform.python_version(), "tutelage": source_version()}
 
 
-def check_versions(there: JSON, host: str) -> None:
-    """Raise `ConfigError` if this worker's versions differ from the trainer's."""
-    odd = [(name, was, now) for name, was in there.items() if (now := here()[name]) != was]
+def check_versions(expected: JSON, host: str) -> None:
+    """Raise `ConfigError` if the versions of this worker differ from the trainer's versions."""
+    odd = [(name, was, now) for name, was in expected.items() if (now := versions()[name]) != was]
     for name, was, now in odd:
         raise ConfigError(
             f"the Ray worker on {host!r} has {name} {now}, but this run has {was}, so results "

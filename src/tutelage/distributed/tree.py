@@ -24,19 +24,19 @@ Out = TypeVar("Out")
 
 def accumulate_in_tree(
     parameters: Sequence[Tensor],
-    mine: Sequence[Item],
-    turns: int,
+    items: Sequence[Item],
+    rounds: int,
     loss: Callable[[Item], tuple[Tensor, Out]],
     size: int,
 ) -> list[Out]:
     """Accumulate gradients over all ranks, and return the reports of `loss` on this rank's items.
 
-    In each of `turns` rounds every rank has at most one micro-batch; `mine` are this rank's.
+    In each of `rounds` rounds every rank has at most one micro-batch of its `items`.
     """
     reports: list[Out] = []
     trees: dict[int, list[Tensor]] = {}
-    for turn in range(turns):
-        reports += ONE_PROCESS.accumulate(parameters, mine[turn : turn + 1], loss)
+    for index in range(rounds):
+        reports += ONE_PROCESS.accumulate(parameters, items[index : index + 1], loss)
         height, total = size.bit_length() - 1, [_sum_over_ranks(p, size) for p in parameters]
         for parameter in parameters:
             parameter.grad = None
@@ -56,7 +56,7 @@ def accumulate_in_tree(
 def _sum_over_ranks(parameter: Tensor, size: int) -> Tensor:
     """Return a parameter's gradient summed pairwise over the ranks.
 
-    For a sharded parameter it is this rank's shard, which is already summed.
+    For a sharded parameter, return this rank's shard, which is already summed.
     """
     own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     if isinstance(own, DTensor):

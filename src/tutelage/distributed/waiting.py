@@ -11,22 +11,22 @@ Out = TypeVar("Out")
 
 
 def run_in_thread(
-    work: Callable[[], Out], lost: Callable[[], bool] = lambda: False, reason: str = ""
+    function: Callable[[], Out], is_lost: Callable[[], bool] = lambda: False, reason: str = ""
 ) -> Out:
-    """Return the result of `work`, run in a thread so that this thread handles signals.
+    """Return the result of `function`, run in a thread so that this thread handles signals.
 
-    Raises `ConnectionError` with `reason` once `lost` returns True; the thread is then abandoned.
+    Raises `ConnectionError` with `reason` if `is_lost` returns True; the thread is then abandoned.
     """
     future = Future[Out]()
 
     def run() -> None:
         try:
-            future.set_result(work())
+            future.set_result(function())
         except BaseException as error:
             future.set_exception(error)
 
     threading.Thread(target=run, name="waiting", daemon=True).start()
     while not wait([future], 0.2).done:
-        if lost():
+        if is_lost():
             raise ConnectionError(reason)
     return future.result()

@@ -41,7 +41,7 @@ _LONGEST_TRACE = 20_000
 
 @dataclass(slots=True)
 class Grader:
-    """Grades the attempts of one agent."""
+    """Grader for the attempts of one agent."""
 
     agent: str
     """Name of the agent."""
@@ -53,7 +53,7 @@ class Grader:
     async def grade(
         self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
     ) -> Attempt:
-        """Return the attempt with its reward, or as failed if the reward cannot be computed."""
+        """Return the attempt with its reward, or as a failure if computing the reward fails."""
         if isinstance(value, str) and attempt.answer is None:
             attempt = replace(attempt, answer=replace_surrogates(value))
         attempt = split_answer(attempt)
@@ -80,7 +80,7 @@ class Grader:
     async def _read_reward(
         self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
     ) -> Attempt:
-        """Return the attempt with its reward. Raises `RewardError`."""
+        """Return the attempt with its reward. Raises `RewardError` if the reward is missing."""
         named, agent = dict(session.rewards), self.agent
         if isinstance(value, str):
             value = None
@@ -121,8 +121,7 @@ class Grader:
 
 
 def check_text_is_graded(rollout: Rollout, reward: RewardFunction | None) -> None:
-    """Raise `FailureBudgetError` if a run's first rollout returned a text and no reward grades
-    texts."""
+    """Raise `FailureBudgetError` if the first rollout returned a text but no reward grades it."""
     failure = rollout.last.failure
     if reward is not None or failure is None or rollout.last.answer is None:
         return
@@ -131,8 +130,7 @@ def check_text_is_graded(rollout: Rollout, reward: RewardFunction | None) -> Non
 
 
 def _record_reward_error(attempt: Attempt, error: RewardError, failure_reward: float) -> Attempt:
-    """Return the attempt as failed: with the failure reward if the model's output is to blame, else
-    without a reward."""
+    """Return a failed attempt, with the failure reward if the model's output caused the error."""
     causes: dict[type[RewardError], FailureCause] = {
         AnswerError: FailureCause.ANSWER_ERROR,
         RewardTimeoutError: FailureCause.REWARD_TIMEOUT,

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 
 class RolloutManager:
-    """Holds gateway, entered resources and agent processes of a job. Entered and left in the event
-    loop that agents play in."""
+    """Async context manager of the gateway, resources and agent processes of a job.
+
+    It must be entered and exited in the event loop of the agents.
+    """
 
     def __init__(
         self,
@@ -50,8 +52,11 @@ class RolloutManager:
         isolation: str = "none",
         remote: RemoteServers | None = None,
     ) -> None:
-        """Raises `ConfigError` for an agent that cannot play in another process, and for an invalid
-        gateway address in the environment variables."""
+        """Create the manager.
+
+        Raises `ConfigError` if the agent cannot run in another process, or if the environment
+        variables have an invalid gateway address.
+        """
         apart = "process" in (isolation, agent.isolation)
         self.agent: Agent = IsolatedAgent(agent) if apart else agent
         self.resources, self.roles, self.n_runners = resources, roles, n_runners
@@ -91,7 +96,7 @@ class RolloutManager:
                 self.agent.close()
 
     async def _hold_resources(self, ready: asyncio.Future[None]) -> None:
-        """Hold the resources open in one task, as many async context managers require."""
+        """Enter and exit the resources in one task, as many async context managers require."""
         async with AsyncExitStack() as stack:
             self.resources = await self.resources.entered(stack)
             ready.set_result(None)
@@ -113,7 +118,7 @@ class RolloutManager:
         on_traces: OnTraces | None = None,
         environment: EnvironmentFactory | None = None,
     ) -> Runner:
-        """Return a runner of rollouts in this manager's event loop, `n_runners` at once.
+        """Return a runner for `n_runners` concurrent rollouts in the event loop of the manager.
 
         `sources` are engines by resource name. `resources` and `remote`, if given, replace the
         manager's. `on_traces` receives the spans that agents send to the gateway.
@@ -155,8 +160,7 @@ class RolloutManager:
         specs: Sequence[RolloutSpec],
         on_done: Callable[[Rollout], None] | None = None,
     ) -> list[Rollout]:
-        """Run rollouts from the job's thread and return them. Raises `KeyboardInterrupt` after
-        `stop`."""
+        """Run rollouts from the thread of the job. Raises `KeyboardInterrupt` after `stop`."""
         assert self._loop is not None, "it is entered first"
         with self._lock:
             if self.stopping:
@@ -171,7 +175,7 @@ class RolloutManager:
             self._running = None
 
     def stop(self) -> None:
-        """Cancel running rollouts and start no new ones."""
+        """Cancel running rollouts and refuse new ones."""
         with self._lock:
             self.stopping = True
             if self._running is not None:

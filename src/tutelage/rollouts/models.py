@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _AttemptModels:
-    """The models of one attempt: a session on an engine, or none."""
+    """The models of one attempt: a session on an engine, or no model."""
 
     client: ChatClient | None
     """Client of the main model in this process."""
@@ -56,8 +56,8 @@ class _AttemptModels:
     async def close(self, *, finish: bool = True) -> list[Call]:
         """Refuse further calls, cancel running ones, and return all recorded calls.
 
-        With `finish` streams that the agent stopped reading are first sampled to their end. A
-        call's `policy` names the policy that it trains, None if it trains none.
+        With `finish`, streams that the agent stopped reading are first sampled to their end. The
+        `policy` of a call is the name of the policy trained by the call, or None.
         """
         if self._session is None:
             return []
@@ -66,30 +66,30 @@ class _AttemptModels:
 
 
 class ModelProvider:
-    """The models of a run: none, for agents of a run without LLMs."""
+    """Provider of the models of a run. The base class provides no models."""
 
     def participant(self) -> AbstractAsyncContextManager[None]:
-        """Return a context around a rollout, for an engine that schedules rollouts."""
+        """Return the context manager of a rollout, for engines that schedule rollouts."""
         return nullcontext()
 
     def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> _AttemptModels:
-        """Return the models of one attempt. Raises `EngineError`."""
+        """Open the models of one attempt. Raises `EngineError` if a model is not available."""
         return _AttemptModels()
 
 
 @dataclass(frozen=True, slots=True)
 class EngineModelProvider(ModelProvider):
-    """One model for every attempt: an engine in the event loop of the rollouts."""
+    """Provider of one engine, in the event loop of the rollouts, for all attempts."""
 
     engine: Engine
     codec: Codec
 
     def participant(self) -> AbstractAsyncContextManager[None]:
-        """Return the engine's context around a rollout."""
+        """Return the context manager of a rollout from the engine."""
         return self.engine.participant()
 
     def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> _AttemptModels:
-        """Return a new session on the engine."""
+        """Open a session on the engine."""
         return _AttemptModels(
             ChatSession(self.engine, self.codec, seeds=seeds, name=attempt_id, order=order)
         )
@@ -97,9 +97,10 @@ class EngineModelProvider(ModelProvider):
 
 @dataclass(frozen=True, slots=True)
 class PolicySource:
-    """One policy to sample from: an engine in the gateway's loop, its codec, and its sampling.
+    """A policy to sample from: engine, codec and sampling parameters.
 
-    `engine` is None for an endpoint; `trains` is the policy's name, None for a frozen one.
+    `engine` runs in the gateway's event loop, or is None for an endpoint; `trains` is the name of
+    the trained policy, or None for a frozen policy.
     """
 
     engine: Engine | None
@@ -107,11 +108,13 @@ class PolicySource:
     sampling: Sampling
     trains: str | None
 
-    def ruled(self, asked: ChatOptions) -> ChatOptions:
-        """Return the options of a request with the run's temperature, top-p and top-k and without
-        the agent's seed, which would make all rollouts of a task equal."""
-        drawn = {name: getattr(self.sampling, name) for name in ("temperature", "top_p", "top_k")}
-        return {**asked, "sampling": replace(asked["sampling"], **drawn), "seed": None}
+    def merge(self, options: ChatOptions) -> ChatOptions:
+        """Return request options with the run's temperature, top-p and top-k, and without a seed.
+
+        A seed of the agent would make all rollouts of a task equal.
+        """
+        params = {name: getattr(self.sampling, name) for name in ("temperature", "top_p", "top_k")}
+        return {**options, "sampling": replace(options["sampling"], **params), "seed": None}
 
 
 Remote = Callable[[str, SeedTree], ChatClient]
@@ -120,7 +123,7 @@ Remote = Callable[[str, SeedTree], ChatClient]
 
 @dataclass(frozen=True, slots=True)
 class GatewayModelProvider(ModelProvider):
-    """Models of a run, for attempts that play concurrently.
+    """Provider of models behind the gateway, for concurrent attempts.
 
     `sources` has the engines of policies and frozen LLMs by resource name. Every other LLM in
     `roles.remote` gets its client from `remote`.
@@ -158,23 +161,23 @@ class GatewayModelProvider(ModelProvider):
         return attempt
 
     def sampling(self, name: str) -> Sampling:
-        """Return the default sampling of a model's requests."""
+        """Return the default sampling parameters of a model."""
         given, default = self.resources.get(name), Sampling(max_tokens=self.limit(name))
         return given.sampling(default) if isinstance(given, LLM) else default
 
     def limit(self, name: str) -> int:
-        """Return the default limit of a reply in tokens."""
+        """Return the default maximum tokens of a reply."""
         remote = None if name in self.sources else self.remote_max_tokens
         return remote or self.max_tokens
 
     def label(self, name: str) -> str:
-        """Return the `name` of a resource's LLM; empty if the resource is none."""
+        """Return the `name` of an LLM resource, or an empty string for other resources."""
         found = self.resources.get(name)
         return found.name if isinstance(found, LLM) else ""
 
 
 class _GatewayAttempt(_AttemptModels):
-    """An attempt's session at the gateway, with all its models."""
+    """The gateway session of an attempt, with all its models."""
 
     def __init__(self, models: GatewayModelProvider) -> None:
         super().__init__()
@@ -185,7 +188,7 @@ class _GatewayAttempt(_AttemptModels):
         """Numbers of calls in the order of their start."""
 
     def bind(self, rollout_id: str, attempt_id: str) -> None:
-        """Open the session, and point the LLMs to it."""
+        """Open the session, and set it as the endpoint of the LLMs."""
         models = self._models
         main = models.roles.main or next(iter(self.clients))
         others: dict[str, ChatClient] = {n: c for n, c in self.clients.items() if n != main}
@@ -215,7 +218,7 @@ class _GatewayAttempt(_AttemptModels):
         return self._gateway_session.env(mode=mode)
 
     async def close(self, *, finish: bool = True) -> list[Call]:
-        """Close the session, and return its calls in the order of their start."""
+        """Close the session, and return its calls by start time."""
         work = asyncio.run_coroutine_threadsafe(self._close_session(finish), self._loop)
         return await asyncio.wrap_future(work)
 
@@ -236,7 +239,7 @@ class _GatewayAttempt(_AttemptModels):
         return [replace(c, id=seen(c.id) or c.id, index=i) for i, (_, c) in enumerate(pairs)]
 
     def _bind_llm(self, name: str, client: ChatClient) -> LLM:
-        """Return the LLM resource with the session's endpoint and key."""
+        """Return the LLM resource with the endpoint and key of the session."""
         given = self._models.resources.get(name)
         llm = given if isinstance(given, LLM) else LLM(name)
         return replace(
@@ -252,7 +255,7 @@ class _GatewayAttempt(_AttemptModels):
 
 
 class _AttemptClient:
-    """A recorded remote model of one attempt, trained if it has a `source`.
+    """A client of a remote model that records its calls; with a `source` the model is trained.
 
     Engine failures are kept even if the agent catches them, and requests after the attempt's end
     are refused.
@@ -270,7 +273,7 @@ class _AttemptClient:
         """Send one request; see `ChatClient`."""
         if self._source is None:
             return await self._record_call(self._client.chat(messages, **options))
-        return await self._record_call(self._sample_remote(messages, self._source.ruled(options)))
+        return await self._record_call(self._sample_remote(messages, self._source.merge(options)))
 
     async def _sample_remote(self, messages: Sequence[Message], options: ChatOptions) -> Call:
         """Send a request to the endpoint of a trained policy. Raises `EngineError` without token
@@ -287,18 +290,18 @@ class _AttemptClient:
             )
         return call
 
-    async def _record_call(self, work: Coroutine[Any, Any, Call]) -> Call:
-        """Await a call, record it, and keep an engine failure."""
+    async def _record_call(self, request: Coroutine[Any, Any, Call]) -> Call:
+        """Await a call, and record the call or its engine failure."""
         attempt, task = self._attempt, asyncio.current_task()
         if self.ended:
-            work.close()
+            request.close()
             raise EngineError("this attempt has ended; its models are closed")
         ticket = next(attempt.tickets)
         if task is not None:
             self._running.add(task)
         try:
             with attempt.own_time.paused():
-                call = await work
+                call = await request
         except EngineError as error:
             if not self.ended:
                 self._record_failure(error)
@@ -312,12 +315,12 @@ class _AttemptClient:
         return call
 
     def _record_failure(self, error: EngineError) -> None:
-        """Keep an engine failure, except an overlong prompt."""
+        """Record an engine failure, except an overlong prompt."""
         if not isinstance(error, ContextOverflowError):
             self._attempt.failure = self._attempt.lost = error
 
     async def end(self) -> list[tuple[int, Call]]:
-        """Cancel running calls, and return the completed ones, each with its ticket."""
+        """Cancel running calls, and return the completed calls with their tickets."""
         for task in self._running:
             task.cancel()
         if self._running:
@@ -326,7 +329,7 @@ class _AttemptClient:
 
 
 class _SampledClient(_AttemptClient):
-    """A session on an engine.
+    """A client that samples from an engine session.
 
     The run decides how a policy is sampled (temperature, top-p, top-k, seed), since its losses are
     computed for that distribution; the agent sets the length and the stop strings.
@@ -337,7 +340,7 @@ class _SampledClient(_AttemptClient):
     ) -> None:
         super().__init__(attempt, session, source)
         self.codec, self.finishes = source.codec, source.trains is not None
-        self._session, self._apply_sampling = session, source.ruled
+        self._session, self._apply_sampling = session, source.merge
 
     async def chat(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -366,7 +369,7 @@ class _SampledClient(_AttemptClient):
 
 @dataclass(frozen=True, slots=True)
 class _LoopClient:
-    """A client that runs in another event loop than its caller.
+    """A client whose requests run in another event loop.
 
     The transfer between loops may wait for an engine that computes, so it counts as part of the
     call.
@@ -377,7 +380,7 @@ class _LoopClient:
     own_time: AgentStopwatch
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
-        """Send one request in the client's loop; cancellation is passed on."""
+        """Send one request in the event loop of the client. Cancellation is forwarded."""
         work = self.client.chat(messages, **options)
         with self.own_time.paused():
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))

@@ -19,11 +19,10 @@ from tutelage.types import Call
 
 
 def build_rows(calls: Iterable[Call], policy: str = POLICY) -> list[Row]:
-    """Return the rows of one attempt, in time order, of the calls that train `policy`
-    (`Call.policy`).
+    """Return the training rows of one attempt, in time order, from its calls to `policy`.
 
-    Calls to other models and of untrained agents give no rows, nor do calls without a choice under
-    their grammar.
+    Calls of other models and of untrained agents (`Call.policy`) give no rows, nor do calls whose
+    grammar allows a single reply.
     """
     rows: list[Row] = []
     for call in sorted(calls, key=lambda c: c.index):

@@ -67,7 +67,7 @@ AT_ONCE = 512
 
 @dataclass(frozen=True, slots=True)
 class RolloutSpec:
-    """One rollout to run. Its identifiers and samples are drawn from `seeds`."""
+    """Specification of one rollout. Its ids and samples are drawn from `seeds`."""
 
     task: Task
     mode: Mode
@@ -80,7 +80,7 @@ class RolloutSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunnerSettings:
-    """Limits of a rollout: seconds, attempts after infrastructure failures, concurrency."""
+    """Limits of a rollout: time limits, attempts, concurrency."""
 
     run_id: str
     timeout: float = 60.0
@@ -103,8 +103,10 @@ class RunnerSettings:
     """Time limit in training like `timeout`, after which a rollout is left out of its group."""
 
     def limit(self, mode: Mode) -> tuple[float, Failure]:
-        """Return an attempt's limit in seconds of its own time, and the failure at that limit: its
-        own timeout, or the deadline of its training group."""
+        """Return the time limit of an attempt in seconds, and the failure at that limit.
+
+        It is the timeout of the agent, or the deadline of the training group.
+        """
         group = self.group_deadline
         if group is not None and group < self.timeout and mode is Mode.TRAIN:
             message = f"its group closed without it after {group:g} seconds of its own time"
@@ -118,7 +120,7 @@ _AgentResult = tuple[Any, Failure | None]
 
 
 class Runner:
-    """Runs specs with one agent and the models of a run.
+    """Runner of rollouts with one agent and the models of a run.
 
     `reward` grades rollouts whose agent returns no reward; `environment` creates one instance for
     each rollout; `policy` names the resource of the policy. `on_spans` receives the spans of a
@@ -139,8 +141,7 @@ class Runner:
         on_spans: OnSpans | None = None,
         on_session: Callable[[RolloutSession], None] | None = None,
     ) -> None:
-        """Raises `ConfigError` for an agent that cannot drive the environment, or that needs
-        one."""
+        """Create a runner. Raises `ConfigError` if the agent does not fit the environment."""
         self._agent, self._models, self._settings = agent, models, settings
         self._environment = environment
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
@@ -164,8 +165,10 @@ class Runner:
     async def run(
         self, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None = None
     ) -> list[Rollout]:
-        """Run all specs and return their rollouts in order; `on_done` receives each as it ends.
-        Cancelling cancels them all, and so does a `FailureBudgetError` of `on_done`."""
+        """Run all specs and return the rollouts in order; `on_done` receives each rollout.
+
+        A `FailureBudgetError` raised by `on_done` cancels all rollouts.
+        """
         gate = asyncio.Semaphore(self._settings.concurrency)
         tasks: list[asyncio.Task[Rollout]] = []
         try:
@@ -185,8 +188,7 @@ class Runner:
         gate: asyncio.Semaphore,
         on_done: Callable[[Rollout], None] | None,
     ) -> Rollout:
-        """Run attempts until one is not lost to the engine, or the attempts are used up; the
-        backoff grows and is randomised."""
+        """Run attempts with randomised backoff until one does not fail with an engine error."""
         attempts: list[Attempt] = []
         spans: list[SpanRecord] = []
         pool = None
@@ -233,7 +235,7 @@ class Runner:
     async def _run_attempt(
         self, order: int, spec: RolloutSpec, number: int, spans: list[SpanRecord]
     ) -> Attempt:
-        """Play one attempt and return it graded; its spans are appended to `spans`."""
+        """Play and grade one attempt; its spans are appended to `spans`."""
         seeds = spec.seeds.child("attempt", number)
         rollout_id, attempt_id = spec.seeds.id("roll", self._settings.run_id), seeds.id("att")
         started, start = time(), perf_counter()
@@ -315,8 +317,8 @@ class Runner:
             )
             return await self.grader.grade(spec.task, attempt, session, value)
 
-    async def _play_with_deadline(self, session: RolloutSession, expired: Failure) -> _AgentResult:
-        """Play until the agent ends or its time is up; only cancellation of the run is raised."""
+    async def _play_with_deadline(self, session: RolloutSession, timeout: Failure) -> _AgentResult:
+        """Play until the agent returns or reaches its time limit. Only cancellation is raised."""
         # A task of its own, so that what the agent sets in its context stays there.
         task = asyncio.create_task(_play_agent(self._agent, session))
         try:
@@ -333,12 +335,11 @@ class Runner:
         session.cancelled = session.closed = True
         await cancel_and_wait(task)
         left = "" if task.done() else ", and did not end: it was abandoned with its models closed"
-        return None, replace(expired, message=expired.message + left)
+        return None, replace(timeout, message=timeout.message + left)
 
 
 async def _play_agent(agent: Agent, session: RolloutSession) -> _AgentResult:
-    """Play, and convert what the agent raises to a failure, including SystemExit and other
-    exceptions that would stop the event loop."""
+    """Play a rollout, and convert exceptions of the agent, including SystemExit, to a failure."""
     enter_rollout(session)
     try:
         return await agent.play(session.task_record, session, session.resources), None
@@ -363,23 +364,25 @@ async def _play_agent(agent: Agent, session: RolloutSession) -> _AgentResult:
 
 
 def _engine_failure(
-    failure: Failure | None, engine: EngineError | None, lost: EngineError | None
+    failure: Failure | None, engine_error: EngineError | None, lost_error: EngineError | None
 ) -> Failure | None:
-    """Return the failure, or the engine failure behind it: over HTTP an engine failure reaches the
-    agent as a client exception, which is not the agent's fault, and some frameworks return the
-    error of a model as an answer."""
+    """Return the engine failure that caused a failure of the agent, or the failure itself.
+
+    Over HTTP an engine failure reaches the agent as a client exception, and some frameworks return
+    the error of a model as an answer.
+    """
     if failure is None:
-        words = f"{lost} (the agent went on without)"
-        return None if lost is None else Failure(FailureCause.ENGINE_ERROR, words)
-    if engine is None or failure.cause is not FailureCause.AGENT_ERROR:
+        words = f"{lost_error} (the agent went on without)"
+        return None if lost_error is None else Failure(FailureCause.ENGINE_ERROR, words)
+    if engine_error is None or failure.cause is not FailureCause.AGENT_ERROR:
         return failure
-    overflow = isinstance(engine, ContextOverflowError)
+    overflow = isinstance(engine_error, ContextOverflowError)
     cause = FailureCause.CONTEXT_OVERFLOW if overflow else FailureCause.ENGINE_ERROR
-    return Failure(cause, f"{engine} (the agent: {failure.message})", failure.traceback)
+    return Failure(cause, f"{engine_error} (the agent: {failure.message})", failure.traceback)
 
 
 def _add_turn_rewards(calls: Sequence[Call], turns: Sequence[TurnRecord]) -> list[Call]:
-    """Return the calls with the rewards and infos of their turns.
+    """Add the rewards and infos of turns to their calls.
 
     A turn of an agent's own code belongs to the last call sent before it, preferably a trained one;
     a turn before all calls belongs to the first.
@@ -402,31 +405,31 @@ def _add_turn_rewards(calls: Sequence[Call], turns: Sequence[TurnRecord]) -> lis
 
 
 def _mark_trained_calls(
-    calls: Sequence[Call], marked: Collection[str], spans: Sequence[SpanRecord]
+    calls: Sequence[Call], agents: Collection[str], spans: Sequence[SpanRecord]
 ) -> list[Call]:
-    """Return the calls, with policy None for calls of agents that are not marked.
+    """Return the calls, with policy None for calls of agents that are not in `agents`.
 
     The agent of a call is its explicit name (`rollout.agent(...)`, a key, a path), else the agent
     named by a framework's spans: the span of the call is a descendant of the agent's span, and
     names the response id of the gateway. If the spans name no response, it is the only agent whose
     span covers the complete call.
     """
-    if not marked:
+    if not agents:
         return list(calls)
     out: list[Call] = []
     for call in calls:
-        if call.agent == MAIN_AGENT and call.agent not in marked:
+        if call.agent == MAIN_AGENT and call.agent not in agents:
             call = replace(call, agent=_find_span_agent(call, spans) or call.agent)
-        out.append(call if call.agent in marked else replace(call, policy=None))
+        out.append(call if call.agent in agents else replace(call, policy=None))
     return out
 
 
 def _find_span_agent(call: Call, spans: Sequence[SpanRecord]) -> str | None:
-    """Return the agent of a call by the spans of its attempt; None if unknown."""
+    """Return the agent of a call according to the spans of the attempt, or None."""
     by_id = {span.span_id: span for span in spans}
 
-    def upward(span: SpanRecord) -> list[SpanRecord]:
-        """Return a span and its ancestors, the nearest first."""
+    def ancestors(span: SpanRecord) -> list[SpanRecord]:
+        """Return a span and its ancestors, nearest first."""
         out = [span]
         while (above := by_id.get(out[-1].parent_id or "")) is not None and above not in out:
             out.append(above)
@@ -437,11 +440,11 @@ def _find_span_agent(call: Call, spans: Sequence[SpanRecord]) -> str | None:
     }
     response = [s for s in spans if s.attributes.get(names.RESPONSE_ID) == call.id]
     if response:
-        return next((named[s.span_id] for s in upward(response[-1]) if s.span_id in named), None)
+        return next((named[s.span_id] for s in ancestors(response[-1]) if s.span_id in named), None)
     began = call.started * 1e9
     ended = began + call.seconds * 1e9
     agents = [span for span in spans if span.span_id in named]
     around = [s for s in agents if s.start_ns <= began and ended <= s.end_ns]
-    outer = {above.span_id for s in around for above in upward(s)[1:]}
+    outer = {above.span_id for s in around for above in ancestors(s)[1:]}
     inner = {named[s.span_id] for s in around if s.span_id not in outer}
     return inner.pop() if len(inner) == 1 else None

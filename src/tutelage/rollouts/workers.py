@@ -16,13 +16,13 @@ from tutelage.types import Rollout
 
 
 class RolloutWorkers(Protocol):
-    """Plays rollouts with one agent and the current weights."""
+    """Interface of rollout workers with one agent and the current weights."""
 
     async def run(
         self, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None = None
     ) -> list[Rollout]:
-        """Play all specs and return their rollouts in order; `on_done` receives each as it ends.
+        """Play all specs and return the rollouts in order; `on_done` receives each rollout.
 
-        Cancelling ends them all, and so does a `FailureBudgetError` that `on_done` raises.
+        A `FailureBudgetError` raised by `on_done` cancels all rollouts.
         """
         ...

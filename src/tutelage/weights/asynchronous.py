@@ -47,27 +47,27 @@ STATE = "async"
 
 
 class GroupQueue:
-    """The queue of a phase's rollout groups, which are played ahead of their steps."""
+    """A queue of rollout groups that are played ahead of the training steps."""
 
-    def __init__(self, work: TrainingRun, phase: str, config: RunConfig, steps: int | None) -> None:
+    def __init__(self, ctx: TrainingRun, phase: str, config: RunConfig, steps: int | None) -> None:
         """Create the queue, continuing from the phase's checkpoint.
 
         `steps` is the number of steps of the phase, if it is known.
         """
-        self._work, self._phase, self._steps = work, phase, steps
+        self._ctx, self._phase, self._steps = ctx, phase, steps
         self._size, self._chains = config.data.train_batch_size, config.agent.num_chains
         self._staleness = config.async_training.staleness_threshold
         self._label = "" if phase == RL else phase
-        kept: JSON = work.state.phase_data.get(STATE, {})
+        kept: JSON = ctx.state.phase_data.get(STATE, {})
         self._admitted: int = kept.get("admitted", 0)
         self._dropped: int = kept.get("dropped", 0)
         self._open: dict[int, int] = dict(kept.get("open", ()))
         """Admitted groups that are neither trained nor dropped, with their tick of admission."""
-        self._complete = self._recorded()
+        self._complete = self._load_groups()
         self._running: dict[int, asyncio.Task[None]] = {}
         self._replayed: dict[int, JSON] = {}
         """The last event of each step; a repeated event invalidates those of later steps."""
-        for event in work.run.events:
+        for event in ctx.run.events:
             if event["event"] == EVENT and event["phase"] == phase:
                 step = event["step"]
                 self._replayed = {n: known for n, known in self._replayed.items() if n < step}
@@ -76,25 +76,25 @@ class GroupQueue:
         self._tasks: dict[int, list[Task]] = {}
 
     def play_groups(self, step: int) -> RolloutGroups:
-        """Return the groups of a step: the recorded ones, else the first complete ones."""
-        start, work = time.perf_counter(), self._work
-        self._admit(step)
+        """Return the recorded groups of a step, or the first complete groups."""
+        start, ctx = time.perf_counter(), self._ctx
+        self._admit_groups(step)
         event = None if self._live else self._replayed.get(step)
         if event is not None and self._complete.keys() >= {*event["groups"], *event["dropped"]}:
             taken, dropped = event["groups"], event["dropped"]
         else:  # no record of this step, or the store has lost a rollout of it
-            taken, dropped = self._fresh(step)
+            taken, dropped = self._play_step(step)
         groups = [self._complete.pop(number) for number in taken]
         stale = [self._complete.pop(number) for number in dropped]
         for number in (*taken, *dropped):
             self._open.pop(number, None)
         self._dropped += len(dropped)
-        self._admit(step)
-        self._remember()
+        self._admit_groups(step)
+        self._save_state()
         played = [*chain(*groups, *stale)]
-        work.count(played)
-        stop_if_never_graded(work, played)
-        work.state.results[DROPPED] = work.state.results.get(DROPPED, 0) + len(dropped)
+        ctx.count(played)
+        stop_if_never_graded(ctx, played)
+        ctx.state.results[DROPPED] = ctx.state.results.get(DROPPED, 0) + len(dropped)
         metrics = {
             "staleness/dropped": float(len(dropped)),
             "time/rollout": time.perf_counter() - start,
@@ -102,90 +102,92 @@ class GroupQueue:
         return RolloutGroups([*chain(*groups)], played, None, metrics)
 
     def close(self) -> None:
-        """Cancel the running groups, at the end of the phase."""
+        """Cancel all running groups."""
         tasks = [*self._running.values()]
         for task in tasks:
             task.cancel()
         if tasks:
-            self._work.loop.run(asyncio.wait(tasks))
+            self._ctx.loop.run(asyncio.wait(tasks))
         self._running.clear()
 
     # ------------------------------------------------------------ what is on its way
 
-    def _admit(self, step: int, dropped: int = 0) -> None:
-        """Admit the groups of the steps up to this one and `staleness` more.
+    def _admit_groups(self, step: int, replacements: int = 0) -> None:
+        """Admit the groups of all steps up to `step` plus the staleness threshold.
 
-        `dropped` more groups replace those that are about to be discarded.
+        `replacements` is the number of additional groups that replace stale groups.
         """
         ahead = step + 1 + self._staleness
         ahead = ahead if self._steps is None else min(ahead, self._steps)
-        most = drawn(self._work.setting, ahead)
-        while self._admitted < most + self._dropped + dropped:
-            self._open[self._admitted] = self._work.state.tick
+        count = drawn(self._ctx.setting, ahead)
+        while self._admitted < count + self._dropped + replacements:
+            self._open[self._admitted] = self._ctx.state.tick
             self._admitted += 1
 
-    def _fresh(self, step: int) -> tuple[list[int], list[int]]:
-        """Play until the groups of a step are complete, and record their numbers."""
-        work, version = self._work, self._work.setting.policy.version
-        size = drawn(work.setting, step + 1) - drawn(work.setting, step)
+    def _play_step(self, step: int) -> tuple[list[int], list[int]]:
+        """Play rollouts until the groups of a step are complete, and record the group numbers."""
+        ctx, version = self._ctx, self._ctx.setting.policy.version
+        size = drawn(ctx.setting, step + 1) - drawn(ctx.setting, step)
         if not self._live:
             # From here on nothing is replayed. Rollouts of later versions than there are now are
             # of a training that is lost, and are played again.
             self._live = True
-            newest = {n: map(newest_version, _sampled(g)) for n, g in self._complete.items()}
+            newest = {n: map(newest_version, _samples(g)) for n, g in self._complete.items()}
             for number in [n for n, known in newest.items() if max(known, default=0) > version]:
-                self._discard(self._complete.pop(number))
+                self._discard_rollouts(self._complete.pop(number))
         while True:
             ready = sorted(number for number in self._complete if number in self._open)
-            sampled = {n: [s.policy_version for s in _sampled(self._complete[n])] for n in ready}
+            sampled = {n: [s.policy_version for s in _samples(self._complete[n])] for n in ready}
             oldest = {n: min(known, default=version) for n, known in sampled.items()}
             dropped = [n for n in ready if version - oldest[n] > self._staleness]
             taken = [n for n in ready if n not in dropped][:size]
-            self._admit(step, len(dropped))
-            self._start()
+            self._admit_groups(step, len(dropped))
+            self._start_groups()
             if len(taken) == size:
                 break
-            work.loop.run(self._next())
-            if work.run.stop.asked:
-                self._remember()
-                work.state.tick -= 1  # this step has not begun
-                work.check_stop()
-        work.run.writer.flush()
-        work.run.event(EVENT, phase=self._phase, step=step, groups=taken, dropped=dropped)
+            ctx.loop.run(self._next())
+            if ctx.run.stop.asked:
+                self._save_state()
+                ctx.state.tick -= 1  # this step has not begun
+                ctx.check_stop()
+        ctx.run.writer.flush()
+        ctx.run.event(EVENT, phase=self._phase, step=step, groups=taken, dropped=dropped)
         return taken, dropped
 
-    def _start(self) -> None:
+    def _start_groups(self) -> None:
         """Start the admitted groups that are neither complete nor running."""
         missing = self._open.keys() - self._complete.keys() - self._running.keys()
         if not missing:
             return
-        work = self._work
-        temperature = work.setting.config.rollout.temperature
-        workers = work.placement.workers(PlaySettings(work.run.id, Mode.TRAIN, temperature))
+        ctx = self._ctx
+        temperature = ctx.setting.config.rollout.temperature
+        workers = ctx.placement.workers(PlaySettings(ctx.run.id, Mode.TRAIN, temperature))
         for number in sorted(missing):
             step, place = divmod(number, self._size)
             if step not in self._tasks:
                 self._tasks = {n: tasks for n, tasks in self._tasks.items() if n >= step - 1}
-                self._tasks[step] = draw_tasks(work, step, self._size)
+                self._tasks[step] = draw_tasks(ctx, step, self._size)
             group = [(place, self._tasks[step][place])]
-            specs = specs_of(work, self._phase, step, group, self._label)
-            playing = self._play(workers, number, specs)
-            task = work.loop.get_loop().create_task(playing, context=copy_context())
+            specs = specs_of(ctx, self._phase, step, group, self._label)
+            playing = self._play_group(workers, number, specs)
+            task = ctx.loop.get_loop().create_task(playing, context=copy_context())
             self._running[number] = task
 
-    async def _play(
-        self, workers: RolloutWorkers, number: int, specs: Sequence[RolloutSpec]
+    async def _play_group(
+        self, workers: RolloutWorkers, group_number: int, specs: Sequence[RolloutSpec]
     ) -> None:
-        """Play one group to its end, and keep it."""
+        """Play the rollouts of one group and store them."""
         rollouts = await workers.run(specs)
-        self._work.run.writer.submit(rollouts)
-        self._work.stop_if_ungraded(rollouts)
-        self._complete[number] = rollouts
-        del self._running[number]
+        self._ctx.run.writer.submit(rollouts)
+        self._ctx.stop_if_ungraded(rollouts)
+        self._complete[group_number] = rollouts
+        del self._running[group_number]
 
     async def _next(self) -> None:
-        """Wait until a group has ended or a check is due. Raises the exception of a failed
-        group."""
+        """Wait until a group is complete or the check interval has passed.
+
+        Raises the exception of a failed group.
+        """
         tasks = [*self._running.values()]
         if not tasks:  # the last one has ended just before this began
             return
@@ -197,46 +199,45 @@ class GroupQueue:
 
     # ------------------------------------------------------------ what is on record
 
-    def _recorded(self) -> dict[int, list[Rollout]]:
-        """Return the stored complete groups that no step before the checkpoint has used."""
-        work, mode, tick = self._work, Mode.TRAIN, self._work.state.tick
-        for key in [key for key in work.recorded if key[1:] == (mode.value, self._label)]:
-            del work.recorded[key]
+    def _load_groups(self) -> dict[int, list[Rollout]]:
+        """Load the complete groups that were not used by a step before the checkpoint."""
+        ctx, mode, tick = self._ctx, Mode.TRAIN, self._ctx.state.tick
+        for key in [key for key in ctx.recorded if key[1:] == (mode.value, self._label)]:
+            del ctx.recorded[key]
         before = min(self._open.values(), default=tick + 1) - 1
-        stored = work.run.store.rollouts(work.run.id, after=before, label=self._label, mode=mode)
+        stored = ctx.run.store.rollouts(ctx.run.id, after=before, label=self._label, mode=mode)
         groups: dict[int, dict[int, Rollout]] = {}
         for rollout in stored:
-            if rollout.step <= tick and self._number(rollout) not in self._open:
+            if rollout.step <= tick and self._group_number(rollout) not in self._open:
                 continue  # an earlier step took it
-            groups.setdefault(self._number(rollout), {})[rollout.index] = rollout
+            groups.setdefault(self._group_number(rollout), {})[rollout.index] = rollout
         whole: dict[int, list[Rollout]] = {}
         for number, group in groups.items():
             rollouts = [group[index] for index in sorted(group)]
             if len(rollouts) == self._chains and not any(map(ungraded, rollouts)):
                 whole[number] = rollouts
             else:  # what the run stopped at has been fixed since, so it is played again
-                self._discard(rollouts)
+                self._discard_rollouts(rollouts)
         return whole
 
-    def _number(self, rollout: Rollout) -> int:
+    def _group_number(self, rollout: Rollout) -> int:
         step, place = rollout.group.rsplit("/", 2)[1:]
         return int(step) * self._size + int(place)
 
-    def _discard(self, rollouts: Iterable[Rollout]) -> None:
-        self._work.run.writer.flush()
+    def _discard_rollouts(self, rollouts: Iterable[Rollout]) -> None:
+        self._ctx.run.writer.flush()
         for rollout in rollouts:
-            self._work.run.store.discard_rollout(rollout.run_id, rollout.id)
+            self._ctx.run.store.discard_rollout(rollout.run_id, rollout.id)
 
-    def _remember(self) -> None:
+    def _save_state(self) -> None:
         """Save the state of the queue for the checkpoint."""
-        self._work.state.phase_data[STATE] = {
+        self._ctx.state.phase_data[STATE] = {
             "admitted": self._admitted,
             "dropped": self._dropped,
             "open": sorted(map(list, self._open.items())),
         }
 
 
-def _sampled(group: Sequence[Rollout]) -> list[Sampled]:
-    """Return the sampled tokens of all calls of trained policies in the last attempts of a
-    group."""
+def _samples(group: Sequence[Rollout]) -> list[Sampled]:
+    """Return the sampled tokens of all trained calls in the last attempts of a group."""
     return [c.sampled for r in group for c in r.last.calls if c.policy is not None]

@@ -38,8 +38,8 @@ FAILURE_BUDGET = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Played:
-    """The statistics of a rollout that counts, that is one without an infrastructure failure."""
+class _RolloutStats:
+    """Statistics of a rollout that did not fail for infrastructure reasons."""
 
     id: str
     group: str
@@ -53,13 +53,13 @@ class _Played:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The rows of a step's rollouts with values per token: B rows, T tokens, 0 where the mask is 0.
+    """A training batch of B rows and T tokens, with values per token that are 0 outside the mask.
 
     `make_rows` creates it, `with_advantages` adds advantages, and the update adds the trainer's
     log-probabilities.
     """
 
-    rollouts: list[_Played]
+    rollouts: list[_RolloutStats]
     rows: list[Row]
     rollouts_B: list[int]
     """Number of the rollout that each row belongs to; rows of one rollout in time order."""
@@ -103,8 +103,7 @@ class Batch:
 
     @property
     def known_gap(self) -> dict[str, float]:
-        """Return `max_dlogp`, the largest difference of log-probabilities between sampler and
-        trainer.
+        """Return `max_dlogp`, the largest difference between sampler and trainer log-probabilities.
 
         Only rows sampled by the current version count, since other rows differ without an error.
         Empty if the trainer computed no log-probabilities itself.
@@ -117,8 +116,7 @@ class Batch:
 
     @property
     def group_metrics(self) -> dict[str, float]:
-        """Return metrics of groups: rows per rollout, shares of groups with zero variance, and the
-        mean penalties for length and failed tool calls."""
+        """Return group metrics: rows per rollout, share of zero-variance groups, mean penalties."""
         out = {
             "rollout/rows": len(self.rows) / len(set(self.rollouts_B)),
             "group/zero_variance": self.zero_variance / max(1, self.groups),
@@ -131,9 +129,9 @@ class Batch:
         return out
 
     def mini_batches(self, size: int | None, seeds: SeedTree) -> list[list[int]]:
-        """Return the row numbers of each optimizer batch of `size` rollouts, shuffled if there are
-        several.
+        """Split the batch into optimizer batches of `size` rollouts and return their row numbers.
 
+        Groups are shuffled if there are several optimizer batches.
         All rows of a rollout are in the same optimizer batch, and so are the rollouts of a task if
         `size` allows it. There is at least one optimizer batch, which is empty if all rollouts are
         left out.
@@ -160,24 +158,26 @@ class Batch:
             for part in parts or [set[int]()]
         ]
 
-    def token_budget(self, live: Sequence[int], count: int | None, actor: ActorConfig) -> int:
-        """Return the number of tokens of a micro-batch: as configured, or of `count` rows of the
-        greatest length."""
-        if count is None or not live:
+    def token_budget(self, rows: Sequence[int], count: int | None, actor: ActorConfig) -> int:
+        """Return the maximum tokens of a micro-batch: the configured number, or `count` times the
+        longest row."""
+        if count is None or not rows:
             return actor.max_tokens_per_micro_batch
-        return count * max(len(self.rows[b].ids) for b in live)
+        return count * max(len(self.rows[b].ids) for b in rows)
 
-    def cutter(self, numbers: list[int], device: torch.device) -> Callable[[Tensor], Tensor]:
+    def cutter(self, rows: list[int], device: torch.device) -> Callable[[Tensor], Tensor]:
         """Return a function that selects rows of a batch tensor, trims padding and moves them to
         `device`."""
-        width = max(len(self.rows[b].ids) for b in numbers)
-        return lambda tensor_BT: tensor_BT[numbers, :width].to(device)
+        width = max(len(self.rows[b].ids) for b in rows)
+        return lambda tensor_BT: tensor_BT[rows, :width].to(device)
 
 
 def make_rows(
     rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY, version: int = 0
 ) -> Batch:
-    """Create the rows and rewards of a step's rollouts for `policy`, now at `version`.
+    """Create a batch of training rows and rewards from the rollouts of a step.
+
+    `policy` is the name of the policy to train, `version` its current version.
 
     A rollout in which only other trained policies were called is left out; one without any call
     counts for each policy. Raises `FailureBudgetError` if too many rollouts failed by
@@ -188,8 +188,8 @@ def make_rows(
         failures = [r.last.failure for r in rollouts if r.last.failure is not None]
         first = failures[0].message if failures else "unknown"
         raise FailureBudgetError(
-            f"{len(failures)} of {len(rollouts)} rollouts of a step failed ({_ends(rollouts)}), so "
-            f"there is nothing to learn from. First error: {first}"
+            f"{len(failures)} of {len(rollouts)} rollouts of a step failed "
+            f"({_count_outcomes(rollouts)}), too many to train on. First error: {first}"
         )
     rows: list[Row] = []
     owners: list[int] = []
@@ -203,9 +203,9 @@ def make_rows(
             rowless.append(number)
     if not rows:
         raise FailureBudgetError(
-            f"none of {len(rollouts)} rollouts of a step sampled a token ({_ends(rollouts)}), so "
-            f"there is nothing to learn from; {_unmarked(judged)}inspect one with: tutelage show "
-            "ROLLOUT"
+            f"none of {len(rollouts)} rollouts of a step sampled a token "
+            f"({_count_outcomes(rollouts)}), so there is nothing to train on; "
+            f"{_untrained_reason(judged)}inspect one with: tutelage show ROLLOUT"
         )
     width = max(len(r.ids) for r in rows)
     mask_BT = torch.zeros(len(rows), width, dtype=torch.bool)
@@ -215,7 +215,7 @@ def make_rows(
         mask_BT[b, : len(row.mask)] = torch.tensor(row.mask, dtype=torch.bool)
         old_logp_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
     rule, buffer = Success.of(config.reward.success), config.reward_model.overlong_buffer
-    played: list[_Played] = []
+    played: list[_RolloutStats] = []
     for r in judged:
         assert r.reward is not None, "it was judged"
         overlong, earned = 0.0, r.reward.value
@@ -229,7 +229,7 @@ def make_rows(
         price = -min(1.0, failed * config.reward_model.tool_error_penalty) * max(earned, 0.0)
         reward = earned + sum((overlong, price))
         traits = (is_success(r, rule), is_truncated(r))
-        played.append(_Played(r.id, r.group, reward, *traits, overlong, price))
+        played.append(_RolloutStats(r.id, r.group, reward, *traits, overlong, price))
     masked = config.algorithm.mask_truncated
     for number, last in {number: b for b, number in enumerate(owners)}.items():
         # The sum of the turns' rewards is the reward, unless a reward function gave another one.
@@ -269,11 +269,12 @@ def with_advantages(
     baselines: Mapping[str, float] | None = None,
     beta: float = 0.0,
 ) -> Batch:
-    """Rows with their advantages: `values_BT` for an estimator with a critic, `following_BT` its
-    values of what would have followed where a rollout was cut off, `baselines` by group
-    for one with greedy rollouts. The batch's KL, where it has one, costs `beta` times itself of the
-    reward of each token. Groups are counted by their rewards alone: a KL differs between any two
-    rollouts."""
+    """Return the batch with advantages and returns.
+
+    `values_BT` are the critic's values and `following_BT` its values of the states after truncated
+    rollouts. `baselines` are the greedy rewards by group. The KL of the batch times `beta` is
+    subtracted from the token rewards; group statistics use the rewards without the KL.
+    """
     rule = config.algorithm
     rewards_BT = batch.rewards_BT
     if following_BT is not None:
@@ -318,8 +319,8 @@ def with_advantages(
     )
 
 
-def _unmarked(rollouts: Sequence[Rollout]) -> str:
-    """Return the error message for rollouts with calls, none of which trains the policy."""
+def _untrained_reason(rollouts: Sequence[Rollout]) -> str:
+    """Return the reason why no call of the rollouts trains the policy, or an empty string."""
     calls = [call for r in rollouts for call in r.last.calls]
     if rollouts and not calls:
         return "your agent never called llm.endpoint or llm.chat; "
@@ -333,7 +334,7 @@ def _unmarked(rollouts: Sequence[Rollout]) -> str:
     )
 
 
-def _ends(rollouts: Sequence[Rollout]) -> str:
-    """Count the rollouts by failure cause or by how the agent stopped."""
-    ends = (format_cause(f.cause) if (f := r.last.failure) else r.last.stop for r in rollouts)
-    return ", ".join(f"{count} x {end}" for end, count in Counter(ends).most_common())
+def _count_outcomes(rollouts: Sequence[Rollout]) -> str:
+    """Count the rollouts by failure cause or stop reason."""
+    outcomes = (format_cause(f.cause) if (f := r.last.failure) else r.last.stop for r in rollouts)
+    return ", ".join(f"{count} x {end}" for end, count in Counter(outcomes).most_common())

@@ -50,7 +50,7 @@ _DAMAGED = ".damaged"
 
 @dataclass(slots=True)
 class TrainingState:
-    """The state of a run. All fields but `seconds` depend on config and seed only."""
+    """State of a training run. All fields except `seconds` depend only on config and seed."""
 
     phase: str = ""
     """The phase in progress."""
@@ -73,7 +73,7 @@ class TrainingState:
 
 
 def place(folder: RunFolder, state: TrainingState) -> Path:
-    """Return the folder of a state's checkpoint."""
+    """Return the checkpoint folder of a training state."""
     done = state.results.get("done", ())
     if state.phase in TRAINED and state.phase not in done:
         return folder.checkpoints / f"step_{state.phase_step:06d}"
@@ -129,33 +129,33 @@ def save(
 
 
 def seal(folder: Path) -> None:
-    """Flush the files of a folder to the disk, and write their checksums to a last file."""
+    """Flush all files of a folder to disk, then write their checksums."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)
     for path in paths:
         _flush(path)
-    write_json(folder / SUMS, {str(path.relative_to(folder)): _sum(path) for path in paths})
+    write_json(folder / SUMS, {str(path.relative_to(folder)): _hash_file(path) for path in paths})
 
 
 def check_seal(folder: Path) -> None:
-    """Raise `RunError` if a file of a complete folder differs from its checksum."""
+    """Raise `RunError` if a file of the folder does not match its checksum."""
     try:
         sums: dict[str, str] = json.loads((folder / SUMS).read_text(encoding="utf-8"))
-        wrong = [name for name in sums if _sum(folder / name) != sums[name]]
+        wrong = [name for name in sums if _hash_file(folder / name) != sums[name]]
         reason = f"{wrong[0]} is damaged: its checksum does not match" if wrong else ""
     except (OSError, ValueError, TypeError, AttributeError) as error:
         reason = str(error).partition("\n")[0]
     if reason:
-        way = f"restore a copy of {str(folder)!r}, or start with another --output"
-        raise RunError(f"cannot read {str(folder)!r}: {reason}; {way}")
+        fix = f"restore a copy of {str(folder)!r}, or start with another --output"
+        raise RunError(f"cannot read {str(folder)!r}: {reason}; {fix}")
 
 
-def _sum(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
-    """Read a checkpoint. Raises `RunError` if a file is missing or differs from its checksum."""
+    """Load a checkpoint. Raises `RunError` if a file is missing or damaged."""
     check_seal(path)
     try:
         state = TrainingState(**json.loads((path / "state.json").read_text()))
@@ -171,12 +171,12 @@ def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
 
 
 def load_newest(
-    folder: RunFolder, note: Callable[[str], None]
+    folder: RunFolder, log: Callable[[str], None]
 ) -> tuple[TrainingState, dict[str, Any]] | None:
-    """Read the newest intact checkpoint of a run, or return None without any checkpoint.
+    """Load the newest intact checkpoint of a run, or return None if there is no checkpoint.
 
-    Newer damaged ones are reported to `note` and renamed. Raises `RunError` if all checkpoints are
-    damaged.
+    Newer damaged checkpoints are reported to `log` and renamed. Raises `RunError` if all
+    checkpoints are damaged.
     """
     damaged: dict[Path, RunError] = {}
     for path in reversed(complete(folder)):
@@ -190,7 +190,7 @@ def load_newest(
             shutil.rmtree(aside, ignore_errors=True)
             os.replace(bad, aside)
             way = f"continuing from the previous checkpoint, {path.name}"
-            note(f"Warning: {error}; it was renamed to {aside.name}; {way}")
+            log(f"Warning: {error}; it was renamed to {aside.name}; {way}")
         return values
     if damaged:
         raise next(iter(damaged.values()))
@@ -206,13 +206,12 @@ def complete(folder: RunFolder) -> list[Path]:
 
 
 def of_training(folder: RunFolder) -> list[Path]:
-    """Return the complete checkpoints that were saved during training, oldest first."""
+    """Return the complete checkpoints saved during training, oldest first."""
     return [path for path in complete(folder) if _BETWEEN not in path.name]
 
 
 def drop_between(folder: RunFolder) -> None:
-    """Remove the checkpoints that were saved after training, if one saved during training
-    exists."""
+    """Remove all checkpoints saved between phases if a training checkpoint exists."""
     trained = of_training(folder)
     for path in complete(folder) if trained else ():
         if path not in trained:

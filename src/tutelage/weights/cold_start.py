@@ -40,15 +40,14 @@ MIXED_EVERY = 10
 """Number of steps of the mixed part between two measurements of sampled success."""
 
 
-def run_cold_start(work: TrainingRun, run: Run) -> None:
-    """Run the cold start: clean demonstrations until the skill is measured, a cool-down, mixed
-    ones."""
-    setting, state, config = work.setting, work.state, work.setting.config
+def run_cold_start(ctx: TrainingRun, run: Run) -> None:
+    """Run the cold start: clean demonstrations, a cool-down, and mixed demonstrations."""
+    setting, state, config = ctx.setting, ctx.state, ctx.setting.config
     sft = config.sft
     named, group = setting.policy.named(), setting.group
     optim = SUPERVISED.model_copy(update={"lr": sft.lr})
-    optimizer = work.restore(make_optimizer(named, optim, sft.optimizer, group))
-    work.optimizer = optimizer
+    optimizer = ctx.restore(make_optimizer(named, optim, sft.optimizer, group))
+    ctx.optimizer = optimizer
     warmup = WARMUP if setting.shown is None else min(WARMUP, max(1, sft.max_steps))
     name = "cold start" if setting.shown is None else "demonstrations"
     run.progress.phase(name, steps=sft.max_steps + sft.cooldown_steps + sft.mixed_steps)
@@ -64,20 +63,20 @@ def run_cold_start(work: TrainingRun, run: Run) -> None:
         values |= {"lr": sft.lr * share}
         state.phase_step, state.tick = step + 1, state.tick + 1
         if clean_until is None or step + 1 <= clean_until:
-            _clean_step_ended(work, values)
+            _finish_clean_step(ctx, values)
         else:
-            _mixed_step_ended(work, step + 1 - clean_until, values)
-        work.end_step(COLD, values)
+            _finish_mixed_step(ctx, step + 1 - clean_until, values)
+        ctx.end_step(COLD, values)
 
 
-def _clean_step_ended(work: TrainingRun, values: dict[str, float]) -> None:
-    """Measure greedy success if it is due; the result decides when the cool-down begins."""
-    state, sft = work.state, work.setting.config.sft
+def _finish_clean_step(ctx: TrainingRun, values: dict[str, float]) -> None:
+    """Measure greedy success if due, and start the cool-down at the target success."""
+    state, sft = ctx.state, ctx.setting.config.sft
     data, done = state.phase_data, state.phase_step
     last = "skilled" in data and done == data["skilled"] + sft.cooldown_steps
     due = last or ("skilled" not in data and done % sft.eval_every == 0)
-    if due and work.setting.tasks.skill and work.setting.shown is None:
-        evaluation = quick_eval(work, work.setting.tasks.skill, COLD, 0.0, values)
+    if due and ctx.setting.tasks.skill and ctx.setting.shown is None:
+        evaluation = quick_eval(ctx, ctx.setting.tasks.skill, COLD, 0.0, values)
         if evaluation.solved >= sft.skill_target:
             data.setdefault("skilled", done)
     if done >= sft.max_steps:
@@ -85,57 +84,56 @@ def _clean_step_ended(work: TrainingRun, values: dict[str, float]) -> None:
     if data.get("skilled", done + 1) + sft.cooldown_steps <= done:
         if sft.mixed_steps == 0:
             data["ended"] = done
-        elif work.setting.given is None:
+        elif ctx.setting.given is None:
             # What the clean demonstrations alone came to, on the tasks of the table before and
             # after: the tasks that measure the skill may be easier ones.
             evaluation = measure(
-                work, work.setting.tasks.test, "clean/greedy", temperature=0.0, mode=Mode.TEST
+                ctx, ctx.setting.tasks.test, "clean/greedy", temperature=0.0, mode=Mode.TEST
             )
             state.results["clean/greedy"] = evaluation.record()
 
 
-def _mixed_step_ended(work: TrainingRun, mixed: int, values: dict[str, float]) -> None:
-    """Measure sampled success if it is due, after `mixed` steps of this part; the result decides
-    when it ends."""
-    state, sft = work.state, work.setting.config.sft
-    if mixed % MIXED_EVERY == 0:
-        warm = work.setting.config.rollout.temperature
-        evaluation = quick_eval(work, work.setting.tasks.val, f"{COLD}/sampled", warm, values)
+def _finish_mixed_step(ctx: TrainingRun, mixed_steps: int, values: dict[str, float]) -> None:
+    """Measure sampled success if due, and end the phase at the target or after all mixed steps."""
+    state, sft = ctx.state, ctx.setting.config.sft
+    if mixed_steps % MIXED_EVERY == 0:
+        warm = ctx.setting.config.rollout.temperature
+        evaluation = quick_eval(ctx, ctx.setting.tasks.val, f"{COLD}/sampled", warm, values)
         if evaluation.solved <= sft.mixed_success:
             state.phase_data["ended"] = state.phase_step
-    if mixed >= sft.mixed_steps:
+    if mixed_steps >= sft.mixed_steps:
         state.phase_data["ended"] = state.phase_step
-    state.results["mixed_steps"] = mixed
+    state.results["mixed_steps"] = mixed_steps
 
 
 # ---------------------------------------------------------------- one step
 
 
 def demonstration_rows(
-    setting: TrainingInputs, seeds: SeedTree, guess_share: float, step: int = 0
+    inputs: TrainingInputs, seeds: SeedTree, guess_share: float, step: int = 0
 ) -> list[Row]:
-    """Return the rows of one batch of demonstrations: the next ones, or drawn at random."""
-    rng, shown, size = seeds.python(), setting.tasks.shown, setting.config.sft.batch_size
-    if setting.shown is not None:
-        rows, order = setting.shown.train, setting.seeds.child(COLD, "order")
+    """Return the rows of one batch of demonstrations, in order or sampled at random."""
+    rng, shown, size = seeds.python(), inputs.tasks.shown, inputs.config.sft.batch_size
+    if inputs.shown is not None:
+        rows, order = inputs.shown.train, inputs.seeds.child(COLD, "order")
         return [rows[i] for i in epoch_places(len(rows), step * size, size, order)]
-    if setting.tasks.in_order:
+    if inputs.tasks.in_order:
         tasks = [shown[i % len(shown)] for i in range(step * size, (step + 1) * size)]
     else:
         tasks = rng.sample(list(shown), size)
-    specs = [tool.spec for tool in setting.tools.values()]
+    specs = [tool.spec for tool in inputs.tools.values()]
     drawn: list[Row] = []
     for task in tasks:
         guess = rng.random() < guess_share
         messages = [*task.messages(), *demonstrations(task, guess, rng)]
-        drawn.append(Row(*setting.policy.codec.demonstration(messages, specs)))
+        drawn.append(Row(*inputs.policy.codec.demonstration(messages, specs)))
     return drawn
 
 
 def learning_rate(
     step: int, cooldown_from: int | None, cooldown_steps: int, warmup: int = WARMUP
 ) -> float:
-    """Return the factor of the learning rate at a step.
+    """Return the learning-rate factor at a step.
 
     It rises in the warm-up, is constant until the skill is measured, falls linearly to `FLOOR` in
     the cool-down, and is constant again.
@@ -153,17 +151,16 @@ def supervised_step(
     rows: Sequence[Row],
     numerics: Numerics,
     rate: float,
-    tokens_at_once: int,
+    max_tokens: int,
     group: ProcessGroup = ONE_PROCESS,
 ) -> dict[str, float]:
-    """Make one optimizer step on rows, on the mean negative log-likelihood of their trained
-    tokens."""
+    """Run one optimizer step on the mean negative log-likelihood of the rows' trained tokens."""
     start = time.perf_counter()
     total = sum(sum(r.mask) for r in rows)
-    plan = policy.micro_batches(rows, tokens_at_once)
+    plan = policy.micro_batches(rows, max_tokens)
 
-    def loss(chosen: list[int]) -> tuple[Tensor, Tensor]:
-        scores = policy.score([rows[i] for i in chosen], dtype=numerics.dtype)
+    def loss(indices: list[int]) -> tuple[Tensor, Tensor]:
+        scores = policy.score([rows[i] for i in indices], dtype=numerics.dtype)
         value = -scores.logp_K.sum() / total
         return value, value.detach()
 

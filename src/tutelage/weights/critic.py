@@ -55,8 +55,10 @@ class Critic:
         )
 
     def following(self, batch: Batch) -> Tensor | None:
-        """The value of the state that each rollout which was cut off ended in, at its last trained
-        token, [B, T]; None where `algorithm.bootstrap_truncated` is off."""
+        """Return the values of the last states of truncated rollouts, [B, T], at their last tokens.
+
+        Returns None if `algorithm.bootstrap_truncated` is off.
+        """
         if not self._config.algorithm.bootstrap_truncated:
             return None
         last = {number: b for b, number in enumerate(batch.rollouts_B)}
@@ -74,8 +76,7 @@ class Critic:
         return out_BT
 
     def update(self, batch: Batch, *, seeds: SeedTree, rate: float) -> dict[str, float]:
-        """Train on a batch that has values and returns; return means of metrics over optimizer
-        steps.
+        """Train on a batch with values and returns, and return mean metrics over optimizer steps.
 
         `value/explained_variance` is that of the values before the update.
         """
@@ -84,7 +85,7 @@ class Critic:
         steps: list[tuple[float, float, float]] = []
         for epoch in range(config.actor.ppo_epochs):
             for part in batch.mini_batches(size, seeds.child("epoch", epoch)):
-                loss, fraction = self._accumulate(batch, part)
+                loss, fraction = self._accumulate_gradient(batch, part)
                 steps.append((loss, fraction, self._optimizer.step(rate)))
         names = ("loss/value", "value/clip_fraction", "value/grad_norm")
         means = (sum(values) / len(steps) for values in zip(*steps, strict=True))
@@ -95,18 +96,17 @@ class Critic:
             "value/explained_variance": explained_variance(values_K, returns_K),
         }
 
-    def _accumulate(self, batch: Batch, part: list[int]) -> tuple[float, float]:
-        """Accumulate the gradient of one optimizer batch; return its loss and its share of clipped
-        tokens."""
+    def _accumulate_gradient(self, batch: Batch, row_numbers: list[int]) -> tuple[float, float]:
+        """Accumulate the gradient of an optimizer batch, and return its loss and clip fraction."""
         config, rows = self._config, batch.rows
         count = config.critic.ppo_micro_batch_size_per_gpu
         count = count or config.actor.ppo_micro_batch_size_per_gpu
-        budget = batch.token_budget(part, count, config.actor)
-        plan = plan_micro_batches([rows[b] for b in part], budget)
-        total = float(batch.mask_BT[part].sum())
+        budget = batch.token_budget(row_numbers, count, config.actor)
+        plan = plan_micro_batches([rows[b] for b in row_numbers], budget)
+        total = float(batch.mask_BT[row_numbers].sum())
 
-        def loss(chosen: list[int]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            numbers = [part[i] for i in chosen]
+        def loss(indices: list[int]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            numbers = [row_numbers[i] for i in indices]
             token_tensors = self.model.values([rows[b] for b in numbers], self._numerics.dtype)
             cut = batch.cutter(numbers, token_tensors.values.device)
             mask = cut(batch.mask_BT)
@@ -128,12 +128,12 @@ class Critic:
         return float(sum(r[0] for r in reports)), float(sum(r[1] for r in reports))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of weights and optimizer."""
+        """Return the state of the weights and of the optimizer."""
         weights = {n: t.detach() for n, t in self.model.named()}
         return {"weights": weights, "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a `state_dict`, bit for bit. Raises `RunError` if it belongs to another model."""
+        """Load a state dict. Raises `RunError` if it belongs to another model."""
         shapes = {n: t.shape for n, t in self.model.named()}
         if {n: t.shape for n, t in state_dict["weights"].items()} != shapes:
             raise RunError(

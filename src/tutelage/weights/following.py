@@ -45,8 +45,7 @@ NOT_BY_RAY = (
 
 @contextmanager
 def ranks_of(job: WeightTraining, folder: RunFolder) -> Generator[ProcessGroup]:
-    """The processes that work on a run: those that a launcher has started, or that Ray is to place,
-    until this is left; else this one alone."""
+    """Yield the process group of a run: launched ranks, ranks placed by Ray, or this process."""
     group, placed = launched(), machine_facts().placed_ranks(job.resolved.config) > 1
     if group.size > 1 or "RANK" in os.environ or not placed:
         yield group
@@ -54,54 +53,53 @@ def ranks_of(job: WeightTraining, folder: RunFolder) -> Generator[ProcessGroup]:
     if job.given is not None:
         raise ConfigError(NOT_BY_RAY)
     ray_ranks = importlib.import_module("tutelage.distributed.ray_ranks")
-    with ray_ranks.placed(job.resolved, folder.path) as group:
+    with ray_ranks.start_ranks(job.resolved, folder.path) as group:
         yield group
 
 
 def as_rank(
-    job: WeightTraining, folder: RunFolder, group: ProcessGroup, lead: Callable[[], JSON]
+    job: WeightTraining, folder: RunFolder, group: ProcessGroup, run_main: Callable[[], JSON]
 ) -> JSON:
-    """The result of a run on this rank of several: `lead` works on it on rank 0, and the others
-    follow."""
+    """Run one of several ranks: rank 0 calls `run_main`, and every rank returns its result."""
     own = {} if job.given is None else job.given.sources
-    check_ranks(group, facts_of(job.resolved) | own, folder)
+    check_ranks(group, _describe_rank(job.resolved) | own, folder)
     if group.rank:
-        _follow(job, folder.name, group)
-    return group.agree(lead)
+        _run_follower(job, folder.name, group)
+    return group.agree(run_main)
 
 
 # ---------------------------------------------------------------- what has to be the same
 
 
-def facts_of(resolved: Resolved) -> dict[str, str]:
-    """Return the code, versions and configuration of this rank that a step depends on."""
+def _describe_rank(resolved: Resolved) -> dict[str, str]:
+    """Return the versions and configuration values that must be equal on all ranks."""
     import torch
 
     keys = flatten(resolved.config.model_dump(mode="json"))
     return {
-        **importlib.import_module("tutelage.distributed.shipment").here(),
+        **importlib.import_module("tutelage.distributed.shipment").versions(),
         "torch": torch.__version__,
         **{key: repr(value) for key, value in keys if key != "output"},
     }
 
 
-def check_ranks(group: ProcessGroup, facts: Mapping[str, str], folder: RunFolder) -> None:
-    """Raise `RunError` on rank 0 if a rank differs from it or does not see its run folder.
+def check_ranks(group: ProcessGroup, values: Mapping[str, str], folder: RunFolder) -> None:
+    """Raise `RunError` on rank 0 if a rank has other `values` or cannot see the run folder.
 
     Other ranks exit silently.
     """
     path = folder.path.absolute()
     mark = path / MARK
     group.agree(mark.touch)
-    first = group.agree(lambda: dict(facts))
-    wrong = [key for key in {**first, **facts} if first.get(key) != facts.get(key)]
+    first = group.agree(lambda: dict(values))
+    wrong = [key for key in {**first, **values} if first.get(key) != values.get(key)]
 
     def check() -> None:
         if wrong:
-            listed = ", ".join(f"{k} ({facts.get(k)}, not {first.get(k)})" for k in wrong[:3])
+            differences = ", ".join(f"{k} ({values.get(k)}, not {first.get(k)})" for k in wrong[:3])
             raise RunError(
-                f"it differs from rank 0 in {listed}; all ranks must run the same command with the "
-                "same code"
+                f"settings differ from rank 0: {differences}; all ranks must run the same command "
+                "with the same code"
             )
         if not mark.is_file():
             raise RunError(
@@ -126,19 +124,19 @@ class _NoWriter(StoreWriter):
         """Discard the records."""
 
 
-def _follow(job: WeightTraining, name: str, group: ProcessGroup) -> None:
+def _run_follower(job: WeightTraining, run_name: str, group: ProcessGroup) -> None:
     """Run the phases of a training on a rank other than 0.
 
     Rank 0 reports errors that all ranks have, and stops.
     """
     job.work = TrainingRun(job.resolved, in_step(group, job.make_setting), job.loop)
     with tempfile.TemporaryDirectory(prefix="tutelage-rank-") as place:
-        folder = RunFolder(Path(place) / name)
+        folder = RunFolder(Path(place) / run_name)
         folder.path.mkdir()
         with open_store(folder.store) as store, _NoWriter(store) as writer:
-            store.put_run(name, **stored_row(job.head, folder, {}))
+            store.put_run(run_name, **stored_row(job.head, folder, {}))
             try:
-                run = Run(folder, name, store, writer, Progress(), StopSignal(lambda: None))
+                run = Run(folder, run_name, store, writer, Progress(), StopSignal(lambda: None))
                 job.open(run)
                 for phase_name, phase in job.phases():
                     if phase_name not in job.done:

@@ -73,7 +73,7 @@ EVALUATION_SLOTS = 64
 
 @dataclass(frozen=True, slots=True)
 class SFTDataset:
-    """Token rows to train on, and rows to measure the loss on."""
+    """Token rows for training and for validation."""
 
     train: Sequence[Row]
     val: Sequence[Row] = ()
@@ -126,12 +126,11 @@ class TrainingInputs:
 
     @property
     def examples(self) -> int:
-        """Return the number of training tasks, or of rows of demonstrations."""
+        """Return the number of training tasks or demonstration rows."""
         return len(self.tasks.train if self.sft_dataset is None else self.sft_dataset.train)
 
     def agent(self, temperature: float, *, with_tools: bool = True) -> LoopAgent:
-        """Create the built-in agent with a sampling temperature, and without tools if `with_tools`
-        is False."""
+        """Create the built-in agent for a sampling temperature, with or without tools."""
         config = self.config
         return AGENTS.find(config.agent.agent_type)(
             self.tools if with_tools else {},
@@ -148,7 +147,7 @@ class TrainingInputs:
         )
 
     def limits(self, run_id: str, mode: Mode = Mode.TRAIN) -> RunnerSettings:
-        """Return the limits of a run's rollouts."""
+        """Return the runner settings for the rollouts of a run."""
         agent, at_once = self.config.agent, self.config.data.val_batch_size
         return RunnerSettings(
             run_id,
@@ -163,71 +162,69 @@ class TrainingInputs:
         )
 
     def save_policies(self, folder: Path) -> None:
-        """Save the trained policy as a Hugging Face folder, with further trained policies
-        inside."""
+        """Save the main policy as a Hugging Face folder, and other policies in its subfolders."""
         self.policy.save(folder, replace=True)
         for name, other in self.others.items():
             other.save(folder / "policies" / name)
 
     @property
     def context(self) -> int:
-        """Return the maximum number of tokens of a rollout, with prompt and observations."""
+        """Return the maximum tokens of a rollout, including prompt and observations."""
         rollout = self.config.rollout
         at_once = min(rollout.slots, max(self.config.rollouts_per_batch, EVALUATION_SLOTS))
         known = rollout.max_len or self.policy.context(at_once, self.choice.numerics.dtype)
         return min(known, self.policy.max_positions)
 
 
-def step_limit(setting: TrainingInputs) -> int | None:
+def step_limit(inputs: TrainingInputs) -> int | None:
     """Return the maximum number of training steps, or None without a limit."""
-    config = setting.config
+    config = inputs.config
     if config.epochs is None:
         return config.trainer.total_training_steps
-    return max(1, math.ceil(config.epochs * setting.examples / config.data.train_batch_size))
+    return max(1, math.ceil(config.epochs * inputs.examples / config.data.train_batch_size))
 
 
-def drawn(setting: TrainingInputs, steps: int) -> int:
-    """Return the number of tasks, or rows of demonstrations, that the first `steps` steps draw.
+def drawn(inputs: TrainingInputs, steps: int) -> int:
+    """Return the number of tasks or demonstration rows used by the first `steps` steps.
 
-    If epochs end the training, the last step draws the rest.
+    If epochs end the training, the last step uses the remaining ones.
     """
-    config, count = setting.config, steps * setting.config.data.train_batch_size
-    return count if config.epochs is None else min(count, config.epochs * setting.examples)
+    config, count = inputs.config, steps * inputs.config.data.train_batch_size
+    return count if config.epochs is None else min(count, config.epochs * inputs.examples)
 
 
-def load_work(
-    config: RunConfig, given: JobInputs | None
+def load_inputs(
+    config: RunConfig, inputs: JobInputs | None
 ) -> tuple[Tasks, Mapping[str, Tool], RewardFunction | None, EnvironmentFactory | None]:
-    """Load the tasks of a run, its tools, reward and environment from the configuration or a Python
-    agent.
+    """Load tasks, tools, reward and environment from the configuration or a Python agent.
 
     The reward is None if rewards come from the environment. Raises `TutelageError`s for inputs that
     cannot be read, and for a reward that does not fit the tasks.
     """
     limit, tested = config.trainer.val_tasks, most_test_tasks(config)
-    factory = None if given is None else given.environment
+    factory = None if inputs is None else inputs.environment
     factory = environment_of(config) if factory is None else factory
     if config.recipe == "sft":
-        tasks = Tasks((), (), load_test_tasks(config) if given is None else given.test or ())
-    elif given is None or given.train is None:
+        tasks = Tasks((), (), load_test_tasks(config) if inputs is None else inputs.test or ())
+    elif inputs is None or inputs.train is None:
         tasks = load_tasks(config, factory)
     else:  # a part of the caller's training tasks is held out
-        train, val = given.train[: config.data.train_tasks], given.val
+        train, val = inputs.train[: config.data.train_tasks], inputs.val
         if val is None:
             train, val = held_out(train, drawn_val_tasks(config), "val_dataset")
-        test = val if given.test is None else given.test
+        test = val if inputs.test is None else inputs.test
         tasks = Tasks(train, val[:limit], test[:tested])
         if config.recipe == "math" and all("calls" in task.fields for task in train):
             tasks = replace(tasks, shown=train, skill=val[:100])
-    played = config.recipe != "sft" or (tasks.test and given is None)
+    played = config.recipe != "sft" or (tasks.test and inputs is None)
     tools = load_tools(config) if played else {}
-    if given is None:
+    if inputs is None:
         reward = reward_of(config)
     else:
         acts = config.environment.name is not None
-        reward = given.reward or (None if acts else resolve_reward(EMBEDDED_REWARD))
+        reward = inputs.reward or (None if acts else resolve_reward(EMBEDDED_REWARD))
     every = [*tasks.train, *tasks.val, *tasks.test]
-    if reward is not None and every and (given is None or given.reward is not None):
+    if reward is not None and every and (inputs is None or inputs.reward is not None):
         check(reward, every)
     if factory is not None and tasks.train:
         seed = SeedTree(config.seed).child("environment", "check").value()
@@ -238,47 +235,47 @@ def load_work(
 def prepare_rl(
     config: RunConfig,
     policy_folder: Path | None = None,
-    given: JobInputs | None = None,
-    imitated: Path | None = None,
+    inputs: JobInputs | None = None,
+    episode_file: Path | None = None,
 ) -> TrainingInputs:
     """Create the inputs of reinforcement learning.
 
-    On resume `policy_folder` overrides the start of the policy and `imitated` the episodes of an
-    environment. `given` is a Python agent with its tasks, or None.
+    On resume `policy_folder` overrides the start of the policy and `episode_file` the episodes of
+    an environment. `inputs` is a Python agent with its tasks, or None.
     """
     load_extensions(config)
     try_extensions(config)
     check_models_exist(config)
     seeds = SeedTree(config.seed)
-    tasks, tools, reward, factory = load_work(config, given)
+    tasks, tools, reward, factory = load_inputs(config, inputs)
     demonstrated = load_demonstration_rows(config)
     acted = factory is not None and not config.data.demonstrations
     if factory is not None and not demonstrated.rows:
-        new = config.model.path is None and (given is None or not given.policies)
-        rows, origin = imitated_episodes(config, factory, tasks.train, imitated, new)
+        new = config.model.path is None and (inputs is None or not inputs.policies)
+        rows, origin = imitated_episodes(config, factory, tasks.train, episode_file, new)
         demonstrated = DemonstrationRows(rows, (), origin)
-    config = _within_epoch(config, len(tasks.train))
+    config = _limit_batch_size(config, len(tasks.train))
     if demonstrated.rows:  # which are all clean; a negative number of steps means passes over them
         each, sft = -(-len(demonstrated.rows) // config.sft.batch_size), config.sft
         steps = {"max_steps": 2 * each, "cooldown_steps": each}
         steps = {key: steps[key] for key in steps if getattr(sft, key) < 0} | {"mixed_steps": 0}
         config = config.model_copy(update={"sft": sft.model_copy(update=steps)})
-    asked, tool_specs = given is None and config.asks_for_tools, list[ToolSpec]()
+    asked, tool_specs = inputs is None and config.asks_for_tools, list[ToolSpec]()
     if asked and factory is None:
         tool_specs = template_tools(config, tools)
     elif asked and factory is not None and config.agent.agent_type == "hf":
         tool_specs = [*(tool.spec for tool in tools.values()), *factory.tools]
-    if given is not None and given.policies and config.model.lora.rank:
-        raise ConfigError("model.lora takes no model object; pass its folder, or with_lora(model)")
+    if inputs is not None and inputs.policies and config.model.lora.rank:
+        raise ConfigError("model.lora needs a model folder; pass with_lora(model) for an object")
     texts = chain(texts_of(demonstrated.rows[:2000]), _corpus(tasks.train, tools, seeds))
     length = max(512, config.rollout.max_len or EMBEDDED_LENGTH)
-    policy = _make_policy(config, given, policy_folder, tool_specs, texts, length)
-    if config.needs_calls and given is None:
+    policy = _make_policy(config, inputs, policy_folder, tool_specs, texts, length)
+    if config.needs_calls and inputs is None:
         policy.codec.grammar(tool_specs, Constraint("required"))  # raises where there can be none
-    tools, policy, choice = _placed(config, tools, policy)
-    others = {} if given is None else _others(given, policy, config)
+    tools, policy, choice = _place_policy(config, tools, policy)
+    others = {} if inputs is None else _make_others(inputs, policy, config)
     # By input and what the reward reads; by all fields where an agent or an environment may read.
-    open_ended = given is not None or any(t.environment is not None for t in tools.values())
+    open_ended = inputs is not None or any(t.environment is not None for t in tools.values())
     key = partial(hash_task, fields=None if open_ended or not reward else reward.fields_read)
     overlap, shown = count_overlap(*tasks.splits.values(), key=key), None
     if demonstrated.rows and (config.sft.max_steps or not acted):
@@ -288,10 +285,10 @@ def prepare_rl(
         overlap = replace(overlap, test_in_train=both)
         rows, most = demonstrated.rows, policy.max_positions
         rows = fitting(rows, policy.codec.demonstration, most) if acted else rows
-        shown = _sft_dataset(config, policy.codec, most, rows, ())
+        shown = _encode_dataset(config, policy.codec, most, rows, ())
         shown = replace(shown, origin=demonstrated.origin)
     setting = TrainingInputs(
-        config, seeds, tasks, tools, reward, policy, choice, given, others, None, shown, overlap,
+        config, seeds, tasks, tools, reward, policy, choice, inputs, others, None, shown, overlap,
         environment=factory, imitated=demonstrated.rows if acted else (),
     )  # fmt: skip
     if (config.rollout.response_length or 0) >= setting.context:
@@ -303,28 +300,28 @@ def prepare_rl(
 
 
 def prepare_sft(
-    config: RunConfig, policy_folder: Path | None = None, given: JobInputs | None = None
+    config: RunConfig, policy_folder: Path | None = None, inputs: JobInputs | None = None
 ) -> TrainingInputs:
     """Create the inputs of supervised training. All rows are read before the policy is created.
 
-    `given` is a Python agent that plays the test tasks, or None.
+    `inputs` is a Python agent that plays the test tasks, or None.
     """
     train = load_demonstrations(config.data.train_files)
     val = load_demonstrations(config.data.val_files)
-    tasks, tools, reward, _ = load_work(config, given)
+    tasks, tools, reward, _ = load_inputs(config, inputs)
     tool_specs = template_tools(config, tools) if config.agent.tools else []
     length = max(EMBEDDED_LENGTH, config.data.max_length or 0)
-    policy = _make_policy(config, given, policy_folder, tool_specs, texts_of(train[:2000]), length)
-    dataset = _sft_dataset(config, policy.codec, policy.max_positions, train, val)
-    config = _within_epoch(config, len(train))
-    tools, policy, choice = _placed(config, tools, policy)
+    policy = _make_policy(config, inputs, policy_folder, tool_specs, texts_of(train[:2000]), length)
+    dataset = _encode_dataset(config, policy.codec, policy.max_positions, train, val)
+    config = _limit_batch_size(config, len(train))
+    tools, policy, choice = _place_policy(config, tools, policy)
     overlap, seeds = count_demonstration_overlap(train, val, tasks.test), SeedTree(config.seed)
     return TrainingInputs(
-        config, seeds, tasks, tools, reward, policy, choice, given, {}, dataset, None, overlap
+        config, seeds, tasks, tools, reward, policy, choice, inputs, {}, dataset, None, overlap
     )
 
 
-def _within_epoch(config: RunConfig, examples: int) -> RunConfig:
+def _limit_batch_size(config: RunConfig, examples: int) -> RunConfig:
     """Limit the batch size to the number of tasks or rows, if epochs end the training."""
     size = min(config.data.train_batch_size, examples)
     data = config.data.model_copy(update={"train_batch_size": size})
@@ -333,47 +330,47 @@ def _within_epoch(config: RunConfig, examples: int) -> RunConfig:
 
 def _make_policy(
     config: RunConfig,
-    given: JobInputs | None,
+    inputs: JobInputs | None,
     folder: Path | None,
     tools: Sequence[ToolSpec],
     corpus: Iterable[str],
-    positions: int,
+    max_positions: int,
 ) -> Policy:
-    """Return the policy: a passed object, a loaded folder or model, or a new embedded policy.
+    """Create the policy: a passed object, a loaded folder or model, or a new embedded policy.
 
     A new one gets a tokenizer trained on `corpus`; `model.lora` adds adapters. `folder` is the
     start of a resumed run.
     """
-    policy = None if given is None else given.policies.get(POLICY)
+    policy = None if inputs is None else inputs.policies.get(POLICY)
     if policy is not None:
         if folder is not None:
             policy.load_tensors(dict(load_policy(str(folder)).named()))
         return policy
     if folder is not None:
-        return _adapted(load_policy(str(folder)), config)
+        return _add_adapters(load_policy(str(folder)), config)
     if (path := config.model.path) is not None:
-        return _adapted(load_policy(path, template=config.agent.template, tools=tools), config)
+        return _add_adapters(load_policy(path, template=config.agent.template, tools=tools), config)
     return build_policy(
         corpus,
         size=config.model.size,
         layout=config.model.layout,
         seed=SeedTree(config.seed).child("weights").value(),
-        max_positions=positions,
+        max_positions=max_positions,
     )
 
 
-def _placed(
+def _place_policy(
     config: RunConfig, tools: Mapping[str, Tool], policy: Policy
 ) -> tuple[Mapping[str, Tool], Policy, ComputeSettings]:
     """Return the tools in the prompt, and the policy on its training device."""
     tools = offered_tools(config, tools, knows_tools=policy.codec.knows_tools)
     choice = choose_compute(config, policy.count(), isinstance(policy.network, FusedNetwork))
     apply_settings(choice, large=policy.network.large)
-    return tools, _ready(policy, config, choice.device), choice
+    return tools, _configure_policy(policy, config, choice.device), choice
 
 
-def _ready(policy: Policy, config: RunConfig, device: torch.device) -> Policy:
-    """Return the policy on its device, with the configured settings."""
+def _configure_policy(policy: Policy, config: RunConfig, device: torch.device) -> Policy:
+    """Apply the configured settings to the policy and move it to the device."""
     policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
     policy = policy if device == policy.device else policy.to(device)
     if config.model.enable_gradient_checkpointing:
@@ -381,23 +378,22 @@ def _ready(policy: Policy, config: RunConfig, device: torch.device) -> Policy:
     return policy
 
 
-def _others(given: JobInputs, main: Policy, config: RunConfig) -> dict[str, Policy]:
-    """Return the further policies: as passed, from the folder of their LLM, or copies of the main
-    one."""
+def _make_others(inputs: JobInputs, main_policy: Policy, config: RunConfig) -> dict[str, Policy]:
+    """Return the other policies: passed objects, loaded models, or copies of the main policy."""
     out: dict[str, Policy] = {}
-    for resource, name in given.roles.policies.items():
+    for resource, name in inputs.roles.policies.items():
         if name == POLICY or name in out:
             continue
-        folder = model_folder(given.resources[resource])
-        policy = given.policies.get(name) or (
-            _adapted(load_policy(folder), config) if folder is not None else main.copy()
+        folder = model_folder(inputs.resources[resource])
+        policy = inputs.policies.get(name) or (
+            _add_adapters(load_policy(folder), config) if folder is not None else main_policy.copy()
         )
-        out[name] = _ready(policy, config, main.device)
+        out[name] = _configure_policy(policy, config, main_policy.device)
     return out
 
 
-def _adapted(policy: Policy, config: RunConfig) -> Policy:
-    """Return the policy, with adapters if `model.lora` is set."""
+def _add_adapters(policy: Policy, config: RunConfig) -> Policy:
+    """Return the policy, with LoRA adapters if `model.lora` is set."""
     lora = config.model.lora
     if lora.rank == 0:
         return policy
@@ -407,8 +403,7 @@ def _adapted(policy: Policy, config: RunConfig) -> Policy:
 
 
 def _corpus(tasks: Sequence[Task], tools: Mapping[str, Tool], seeds: SeedTree) -> Iterator[str]:
-    """Yield the texts that train the embedded tokenizer: questions, calls, results and tool
-    names."""
+    """Yield the training texts of the embedded tokenizer: questions, calls, results, tool names."""
     rng = seeds.child("corpus").python()
     names = " ".join(f"{t.name}({', '.join(t.parameters['properties'])})" for t in tools.values())
     for task in tasks[:2000]:
@@ -418,30 +413,30 @@ def _corpus(tasks: Sequence[Task], tools: Mapping[str, Tool], seeds: SeedTree) -
         yield from said(messages, lambda text: json.dumps(json.loads(text)))
 
 
-def _sft_dataset(
+def _encode_dataset(
     config: RunConfig,
     codec: Codec,
-    positions: int,
+    max_positions: int,
     train: Sequence[Demonstration],
     val: Sequence[Demonstration],
 ) -> SFTDataset:
-    """Encode demonstrations. Raises `DataError` with file and line for an invalid one.
+    """Encode demonstrations as token rows. Raises `DataError` for an invalid demonstration.
 
-    It is invalid if it has too many tokens for the model or `data.max_length`, or if the chat
-    template rejects it.
+    A demonstration is invalid if it has more tokens than the model or `data.max_length` allows, or
+    if the chat template rejects it.
     """
-    limit, rows = min(positions, config.data.max_length or positions), list[Row]()
-    for one in (*train, *val):
+    limit, rows = min(max_positions, config.data.max_length or max_positions), list[Row]()
+    for example in (*train, *val):
         try:
-            rows.append(Row(*codec.demonstration(one.messages, one.tools)))
+            rows.append(Row(*codec.demonstration(example.messages, example.tools)))
         except ModelError as error:
-            raise DataError(f"{one.place}: field 'messages': {error}") from error
+            raise DataError(f"{example.place}: field 'messages': {error}") from error
         if len(rows[-1].ids) > limit:
             raise DataError(
-                f"{one.place}: field 'messages' has {len(rows[-1].ids)} tokens, more than {limit}; "
-                "shorten it, or raise data.max_length as far as the model allows"
+                f"{example.place}: field 'messages' has {len(rows[-1].ids)} tokens, more than "
+                f"{limit}; shorten it, or raise data.max_length as far as the model allows"
             )
-    unseen = Counter(one.file for one in (*train, *val) if one.has_reasoning)
+    unseen = Counter(example.file for example in (*train, *val) if example.has_reasoning)
     remarks = [
         f"{file}: the reasoning_content (or reasoning) of {counted(count, 'row')} is not trained, "
         "since the model's chat template does not show it; use a template that does, or write it "

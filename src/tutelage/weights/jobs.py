@@ -33,17 +33,17 @@ logger = logging.getLogger(__name__)
 
 
 def train(
-    resolved: Resolved, folder: RunFolder, progress: Progress, given: JobInputs | None = None
+    resolved: Resolved, folder: RunFolder, progress: Progress, inputs: JobInputs | None = None
 ) -> JSON:
     """Run a training in a folder and return the content of result.json.
 
-    `given` is a Python agent to train, with its tasks. The folder is empty, or has the same run and
-    `trainer.resume_mode` is `auto`: then the run continues from its latest checkpoint. With
+    `inputs` is a Python agent to train, with its tasks. The folder is empty, or has the same run
+    and `trainer.resume_mode` is `auto`: then the run continues from its latest checkpoint. With
     `resume_path` a new run starts from a checkpoint of another run. If a launcher has started
     several ranks, all call this function: rank 0 writes the folder, and every rank gets the result.
     """
     check_loggers(resolved.config.trainer.logger)
-    job = training(resolved, given)
+    job = training(resolved, inputs)
     with ranks_of(job, folder) as group:
         if group.size == 1:
             return lifecycle.start(job, folder, progress)
@@ -53,7 +53,7 @@ def train(
 def resume(
     folder: RunFolder,
     progress: Progress,
-    given: JobInputs | None = None,
+    inputs: JobInputs | None = None,
     *,
     allow_changes: bool = False,
 ) -> JSON:
@@ -63,22 +63,21 @@ def resume(
     is set.
     """
     name_of(folder)  # raises where there is no run
-    job = training(Resolved.from_json(folder.config.read_text()), given)
+    job = training(Resolved.from_json(folder.config.read_text()), inputs)
 
-    def lead() -> JSON:
+    def resume_run() -> JSON:
         return lifecycle.resume(type(job), folder, progress, job, allow_changes=allow_changes)
 
     with ranks_of(job, folder) as group:
-        return lead() if group.size == 1 else as_rank(job, folder, group, lead)
+        return resume_run() if group.size == 1 else as_rank(job, folder, group, resume_run)
 
 
 def dry_run(
-    resolved: Resolved, note: Callable[[str], None] = lambda _: None
+    resolved: Resolved, log: Callable[[str], None] = lambda _: None
 ) -> Rollout | SFTPreview:
-    """Play one task with the untrained policy, or show the data of supervised training, without
-    writing.
+    """Play one task with the untrained policy, or describe the data of supervised training.
 
-    The memory that a rank needs is reported to `note`.
+    The memory that a rank needs is reported to `log`.
     """
     config = resolved.config
     check_loggers(config.trainer.logger)
@@ -91,7 +90,7 @@ def dry_run(
     setting = training(resolved).make_setting()
     footprint = Footprint.loaded(setting)
     footprint.check()
-    note(f"memory: {footprint.words()}")
+    log(f"memory: {footprint.words()}")
     for warning in setting.notes():
         logger.warning(warning)
     if setting.sft_dataset is not None:

@@ -57,7 +57,7 @@ class WeightTraining(RunKind):
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """Load the run of a folder. Raises `RunError` for a run with a Python agent."""
+        """Load the run in a folder. Raises `RunError` for a run with a Python agent."""
         from tutelage.runs.job_inputs import check_python
 
         check_python(folder)
@@ -106,7 +106,7 @@ class WeightTraining(RunKind):
 
     @classmethod
     def tools(cls, folder: RunFolder) -> tuple[ToolSpec, ...]:
-        """Return the tools that the configuration names."""
+        """Return the specs of the configured tools."""
         from tutelage.runs.inputs import load_tools
 
         config = Resolved.from_json(folder.config.read_text(encoding="utf-8")).config
@@ -117,7 +117,7 @@ class WeightTraining(RunKind):
         return json.loads(self.resolved.to_json())
 
     def difference(self, folder: RunFolder) -> str | None:
-        """Return why the run in the folder cannot be continued, or None if it can."""
+        """Return the reason why the run in the folder cannot be continued, or None."""
         from tutelage.weights.paths import asks_for_more, changed_keys
 
         changed = changed_keys(self.resolved, folder)
@@ -131,13 +131,13 @@ class WeightTraining(RunKind):
         return super().sources(folder) | ({} if self.given is None else self.given.sources)
 
     def extends(self, folder: RunFolder) -> bool:
-        """Return True if this run trains longer, or keeps more, than the run in the folder."""
+        """Return True if this run trains longer or keeps more than the run in the folder."""
         from tutelage.weights.paths import changed_keys
 
         return bool(changed_keys(self.resolved, folder))
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
-        """Return the run of the folder with the user's agent, or this run if it trains longer."""
+        """Return the run in the folder with the user's agent, or this run if it trains longer."""
         if self.extends(folder):
             return self
         if self.given is None:
@@ -152,7 +152,7 @@ class WeightTraining(RunKind):
         self.work = prepare(self, folder, progress)
 
     def make_setting(self, policy: Path | None = None) -> TrainingInputs:
-        """Create the training inputs. `policy` overrides the start of the policy."""
+        """Create the training inputs. `policy` is the folder of another initial policy."""
         from tutelage.weights.inputs import prepare_rl, prepare_sft
         from tutelage.weights.process_group import launched
 
@@ -165,7 +165,7 @@ class WeightTraining(RunKind):
 
     @property
     def head(self) -> RunHeader:
-        """Return the description of the run for store, loggers and trace collector."""
+        """Return the metadata of the run for store, loggers and trace collector."""
         config = self.resolved.config
         trainer = config.trainer
         return RunHeader(
@@ -181,7 +181,7 @@ class WeightTraining(RunKind):
         )
 
     def record(self, folder: RunFolder) -> None:
-        """Write the user's agent and tasks, before the configuration."""
+        """Write the user's agent and tasks, then the configuration."""
         if self.given is not None:
             self.given.record(folder, self.work.setting.tasks.splits)
         super().record(folder)
@@ -193,7 +193,7 @@ class WeightTraining(RunKind):
         record_start(self.work.setting, folder)
 
     def open(self, run: Run) -> None:
-        """Load the checkpoint into the run, and show an introduction."""
+        """Load the checkpoint into the run, and show its settings and warnings."""
         from tutelage.weights.training import introduce
 
         self.work.open(run)
@@ -204,7 +204,7 @@ class WeightTraining(RunKind):
 
     @property
     def done(self) -> Container[str]:
-        """Return the phases that an earlier process completed."""
+        """Return the phases completed by earlier processes."""
         return self.work.state.results.setdefault("done", [])
 
     def phases(self) -> Sequence[Phase]:
@@ -218,28 +218,27 @@ class WeightTraining(RunKind):
         return phases_of(self.work)
 
     def enter(self, phase: str) -> None:
-        """A phase begins, or goes on."""
+        """Begin or continue a phase."""
         work, state = self.work, self.work.state
         if state.phase != phase:
             state.phase, state.phase_step, state.phase_data = phase, 0, {}
         work.phase_began = work.elapsed() - state.seconds.get(phase, 0.0)
 
     def leave(self, phase: str) -> None:
-        """Save the results of a phase, also in a checkpoint."""
+        """Save the results of a phase, and write a checkpoint."""
         from tutelage.weights.training import leave
 
         leave(self.work, phase)
 
     def result(self, status: str) -> JSON:
-        """Return the outcome in numbers."""
+        """Return the content of result.json."""
         from tutelage.weights.training import outcome
 
         self.work.finished = status == FINISHED
         return outcome(self.work, status)
 
     def close(self) -> None:
-        """Close servers, workers, the event loop and tools; a finished run keeps its training
-        checkpoints."""
+        """Close servers, workers, event loop and tools, and remove surplus checkpoints."""
         from tutelage.weights import checkpoint
 
         for opened in (self.work.servers, self.work.pool, self.work.loop):
@@ -258,7 +257,7 @@ class _SupervisedTraining(WeightTraining):
     name: ClassVar[str] = SUPERVISED
 
 
-def training(resolved: Resolved, given: JobInputs | None = None) -> WeightTraining:
-    """Return the kind of training of a configuration. `given` is a Python agent to train."""
+def training(resolved: Resolved, inputs: JobInputs | None = None) -> WeightTraining:
+    """Create the training job of a configuration. `inputs` has the Python agent to train."""
     kinds = {kind.name: kind for kind in (WeightTraining, _SupervisedTraining)}
-    return kinds[resolved.kind](resolved, given)
+    return kinds[resolved.kind](resolved, inputs)

@@ -71,8 +71,7 @@ Each costs a forward pass."""
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchReport:
-    """The results of one micro-batch: rows, values of their tokens, loss metrics, and its loss
-    terms."""
+    """The results of one micro-batch: rows, token scores, metrics and loss terms."""
 
     rows: list[int]
     scores: TokenScores
@@ -81,13 +80,12 @@ class MicroBatchReport:
 
     @property
     def tokens(self) -> tuple[Tensor, Tensor]:
-        """Return the row and column in the batch of each token."""
+        """Return the row and the column of each token in the batch."""
         return torch.tensor(self.rows)[self.scores.rows_K.cpu()], self.scores.columns_K.cpu()
 
 
 class Learner:
-    """The trained models of one policy and their updates: policy, optimizer, critic and
-    reference."""
+    """The trainer of one policy, with its optimizer, critic and reference."""
 
     def __init__(
         self,
@@ -132,7 +130,7 @@ class Learner:
         self.optimizer: Optimizer = make_optimizer(trained.named(), config.actor.optim, group=group)
 
     def make_rows(self, rollouts: Sequence[Rollout]) -> Batch:
-        """Return the rows that this policy sampled; see `batch.make_rows`."""
+        """Create a batch with the rows of this policy; see `batch.make_rows`."""
         return make_rows(rollouts, self._config, self._name, self._policy.version)
 
     def estimate_advantages(self, batch: Batch, baselines: Mapping[str, float] | None) -> Batch:
@@ -157,7 +155,7 @@ class Learner:
     def optimize(
         self, batch: Batch, *, seeds: SeedTree, step: int, limit: int | None
     ) -> tuple[Batch, dict[str, float]]:
-        """Update critic and policy with the batch of one step (from 0) of `limit` steps.
+        """Update critic and policy with the batch of a step, counted from 0, of `limit` steps.
 
         The first `trainer.critic_warmup` steps train only the critic. Returns the batch with the
         trainer's log-probabilities, and metrics.
@@ -184,11 +182,11 @@ class Learner:
         return batch, values
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state that the next step depends on, except the policy's weights."""
+        """Return the training state, except the weights of the policy."""
         return {name: part.state_dict() for name, part in self._parts.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a `state_dict`, bit for bit. Raises `RunError` if a part is missing."""
+        """Load a state dict. Raises `RunError` if a component is missing."""
         for name, part in self._parts.items():
             if name not in state_dict:
                 raise RunError(
@@ -199,15 +197,14 @@ class Learner:
 
     @property
     def _parts(self) -> dict[str, Optimizer | Critic | ReferencePolicy]:
-        """Return the parts that have a state, by name."""
+        """Return the components with a state dict, by name."""
         parts = {"policy": self.optimizer, "critic": self.critic, "reference": self.reference}
         return {name: part for name, part in parts.items() if part is not None}
 
     def trainer_logp(self, batch: Batch) -> Tensor:
         """Return the trainer's log-probabilities before any update.
 
-        They are those of the sampler if the trainer computes the same, otherwise they are computed
-        again.
+        The log-probabilities of the sampler are reused if the trainer computes the same values.
         """
         config, numerics = self._config, self._numerics
         if numerics.exact and config.rollout.correction == "none":
@@ -219,8 +216,7 @@ class Learner:
     def _update_policy(
         self, batch: Batch, seeds: SeedTree, rate: float
     ) -> tuple[Batch, dict[str, float]]:
-        """Train the policy on a batch; return the batch with the trainer's log-probabilities, and
-        metrics.
+        """Train the policy on a batch, and return the batch with log-probabilities, and metrics.
 
         The policy's version increases by one. `max_dlogp` and `kl/rollout` compare sampler and
         trainer before the first optimizer step on the scored trained tokens; the first is missing
@@ -231,7 +227,7 @@ class Learner:
             batch = replace(batch, trainer_logp_BT=self.trainer_logp(batch))
         known_BT = batch.trainer_logp_BT
         if known_BT is not None and known_BT is not batch.old_logp_BT:
-            batch = replace(batch, weights_BT=_corrections(batch, known_BT, config))
+            batch = replace(batch, weights_BT=_correction_weights(batch, known_BT, config))
         steps: list[list[MicroBatchReport]] = []
         norms: list[float] = []
         per_epoch = 0
@@ -240,12 +236,12 @@ class Learner:
             parts = batch.mini_batches(actor.ppo_mini_batch_size, under)
             per_epoch = len(parts)
             for number, part in enumerate(parts):
-                steps.append(self._gradient(batch, part, under.child("part", number)))
+                steps.append(self._backward(batch, part, under.child("part", number)))
                 # A batch without any variance has no gradient; the optimizer's clock still goes on.
                 norms.append(self.optimizer.step(rate) if steps[-1] else 0.0)
         self._policy.version += 1
-        metrics = _summary(steps, norms, batch)
-        batch = _with_tokens(batch, [r for found in steps[:per_epoch] for r in found], config)
+        metrics = _summarize(steps, norms, batch)
+        batch = _add_values(batch, [r for found in steps[:per_epoch] for r in found], config)
         assert batch.logp_BT is not None, "the passes have said what they made of the tokens"
         # How far the policy moved: the KL from before to after, on a few of the scored rows.
         scored = [
@@ -264,34 +260,34 @@ class Learner:
             metrics |= {} if pull is None else {"kl/pull": actor.kl_loss_coef * pull}
         return batch, metrics
 
-    def _gradient(self, batch: Batch, part: list[int], seeds: SeedTree) -> list[MicroBatchReport]:
-        """Accumulate the gradient of one optimizer batch."""
+    def _backward(self, batch: Batch, chunk: list[int], seeds: SeedTree) -> list[MicroBatchReport]:
+        """Accumulate the gradient of one optimizer batch, given by its row numbers."""
         config, actor, rows = self._config, self._config.actor, batch.rows
-        if not part:
+        if not chunk:
             return []
-        owners = [batch.rollouts_B[b] for b in part]
+        owners = [batch.rollouts_B[b] for b in chunk]
         scale = actor.loss_scale_factor or float(config.response_tokens)
         rule = LOSSES.find(actor.policy_loss.loss_mode)
         way = actor.loss_agg_mode or rule.aggregation
         denominator = aggregation_denominator(
-            batch.mask_BT[part], way, rollouts_B=owners, scale=scale
+            batch.mask_BT[chunk], way, rollouts_B=owners, scale=scale
         )
-        live = part
+        live = chunk
         # Rows without any advantage may have a gradient anyway.
         always = actor.entropy_coeff > 0 or actor.use_kl_loss or rule.zero_advantages
         if actor.skip_zero_variance and not always:
-            some = {batch.rollouts_B[b] for b in part if bool(batch.advantages_BT[b].any())}
-            live = [b for b in part if batch.rollouts_B[b] in some]
+            some = {batch.rollouts_B[b] for b in chunk if bool(batch.advantages_BT[b].any())}
+            live = [b for b in chunk if batch.rollouts_B[b] in some]
         budget = batch.token_budget(live, actor.ppo_micro_batch_size_per_gpu, actor)
         plan = self._policy.micro_batches([rows[b] for b in live], budget)
         if way == "seq-mean-token-mean" or rule.whole_rollouts:
             plan = together(plan, [batch.rollouts_B[b] for b in live])
-        selection_BT = _selection(batch, part, actor.policy_loss, seeds)
+        selection_BT = _select_tokens(batch, chunk, actor.policy_loss, seeds)
         full = actor.use_kl_loss and actor.kl_loss_type.startswith("full")
         exact = self.reference if full else None
 
-        def loss(chosen: list[int]) -> tuple[Tensor, MicroBatchReport]:
-            numbers = [live[i] for i in chosen]
+        def loss(indices: list[int]) -> tuple[Tensor, MicroBatchReport]:
+            numbers = [live[i] for i in indices]
             some = [rows[b] for b in numbers]
             scores = self._policy.score(
                 some,
@@ -302,7 +298,7 @@ class Learner:
                 if self.reference and exact
                 else None,
             )
-            return _rows_loss(scores, batch, numbers, config, denominator, selection_BT)
+            return _compute_loss(scores, batch, numbers, config, denominator, selection_BT)
 
         threads = self._numerics.threads
         return self._group.accumulate(self._policy.parameters(), plan, loss, threads=threads)
@@ -311,7 +307,7 @@ class Learner:
 def _starting(
     policy: Policy, config: RunConfig, fresh: bool, start: dict[str, Tensor] | None
 ) -> Policy:
-    """Return the reference: a separate model, or the policy that training started from."""
+    """Return the reference policy: a separate model, or the policy before training."""
     if config.ref.path is not None:
         return load_policy(config.ref.path, device=policy.device)
     if fresh or start is not None:
@@ -329,11 +325,10 @@ def _starting(
 
 
 def single_pass_logprobs(config: RunConfig, numerics: Numerics) -> bool:
-    """Return True if the only optimizer step's forward pass also gives the trainer's
-    log-probabilities.
+    """Return True if the training forward pass also computes the trainer's log-probabilities.
 
-    This saves a separate pass over all rows. It is False if they are needed before the batch is
-    split.
+    This saves a separate pass over all rows. It needs a single optimizer step per batch, and is
+    False if the log-probabilities are needed before the batch is split.
     """
     recomputed = not numerics.exact or config.rollout.correction != "none"
     selects = LOSSES.find(config.actor.policy_loss.loss_mode).select is not None
@@ -341,7 +336,7 @@ def single_pass_logprobs(config: RunConfig, numerics: Numerics) -> bool:
     return recomputed and config.updates_per_batch == 1 and not whole
 
 
-def _corrections(batch: Batch, logp_BT: Tensor, config: RunConfig) -> Tensor | None:
+def _correction_weights(batch: Batch, logp_BT: Tensor, config: RunConfig) -> Tensor | None:
     """Return importance weights [B, T] between sampler and trainer."""
     gap_BT, rule = (logp_BT - batch.old_logp_BT).nan_to_num(), config.rollout
     return importance_weights(
@@ -349,23 +344,23 @@ def _corrections(batch: Batch, logp_BT: Tensor, config: RunConfig) -> Tensor | N
     )
 
 
-def _rows_loss(
+def _compute_loss(
     scores: TokenScores,
     batch: Batch,
-    numbers: list[int],
+    row_numbers: list[int],
     config: RunConfig,
     denominator: float,
     selection_BT: Tensor | None,
 ) -> tuple[Tensor, MicroBatchReport]:
-    """Return the loss of the rows with these numbers, and their report.
+    """Compute the loss of some rows of the batch, and the report of the micro-batch.
 
-    `denominator` is the optimizer batch's; `selection_BT` are the tokens that the loss has
-    selected.
+    `denominator` is that of the optimizer batch; `selection_BT` are the tokens selected by the
+    loss.
     """
     actor = config.actor
-    cut = batch.cutter(numbers, scores.logp_K.device)
+    cut = batch.cutter(row_numbers, scores.logp_K.device)
     mask, sampled = cut(batch.mask_BT), cut(batch.old_logp_BT)
-    owners = [batch.rollouts_B[b] for b in numbers]
+    owners = [batch.rollouts_B[b] for b in row_numbers]
     where = (scores.rows_K, scores.columns_K)
     before_BT = batch.trainer_logp_BT
     known = sampled if before_BT is None else cut(before_BT)
@@ -403,13 +398,13 @@ def _rows_loss(
         entropy = average(torch.zeros_like(old).index_put(where, scores.entropy_K))
         value = value - actor.entropy_coeff * entropy
         terms["loss/entropy"] = -entropy.detach()
-    return value, MicroBatchReport(numbers, scores.detached(), metrics, terms)
+    return value, MicroBatchReport(row_numbers, scores.detached(), metrics, terms)
 
 
 def _policy_loss(
     actor: ActorConfig, logp: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, **options: Any
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the configured policy loss and its metrics; `options` are those that are not keys."""
+    """Compute the configured policy loss and its metrics. `options` are passed to the loss."""
     loss = LOSSES.find(actor.policy_loss.loss_mode)
     return policy_loss(
         actor.policy_loss.loss_mode,
@@ -419,38 +414,38 @@ def _policy_loss(
         mask,
         **{name: getattr(actor, name) for name in CLIP_RATIOS},
         aggregation=actor.loss_agg_mode or loss.aggregation,
-        **_options_of(actor.policy_loss, loss.options),
+        **_loss_options(actor.policy_loss, loss.options),
         **options,
     )
 
 
-def _options_of(loss: PolicyLossConfig, names: Iterable[str]) -> dict[str, Any]:
-    """Return the configured values of a loss's options that are keys."""
-    return {name: getattr(loss, name) for name in names if name in PolicyLossConfig.model_fields}
+def _loss_options(config: PolicyLossConfig, names: Iterable[str]) -> dict[str, Any]:
+    """Return the configured options of a loss, by name."""
+    return {name: getattr(config, name) for name in names if name in PolicyLossConfig.model_fields}
 
 
-def _selection(
-    batch: Batch, part: list[int], settings: PolicyLossConfig, seeds: SeedTree
+def _select_tokens(
+    batch: Batch, rows: list[int], settings: PolicyLossConfig, seeds: SeedTree
 ) -> Tensor | None:
-    """Return the tokens of the whole batch [B, T] that the loss selects in one optimizer batch."""
+    """Select the tokens [B, T] of an optimizer batch for the loss; None selects all tokens."""
     loss = LOSSES.find(settings.loss_mode)
     if loss.select is None:
         return None
     assert batch.trainer_logp_BT is not None, "tokens are selected by what the trainer said before"
-    options = _options_of(settings, loss.selecting)
+    options = _loss_options(settings, loss.selecting)
     if "generator" in loss.selecting:
         draw = seeds.child(loss.name).value()
         options["generator"] = torch.Generator().manual_seed(draw)
-    numbers = (batch.trainer_logp_BT[part], batch.advantages_BT[part], batch.mask_BT[part])
+    numbers = (batch.trainer_logp_BT[rows], batch.advantages_BT[rows], batch.mask_BT[rows])
     selection_BT = torch.zeros_like(batch.mask_BT)
-    selection_BT[part] = loss.select(*numbers, **options)
+    selection_BT[rows] = loss.select(*numbers, **options)
     return selection_BT
 
 
-def _summary(
+def _summarize(
     steps: list[list[MicroBatchReport]], norms: list[float], batch: Batch
 ) -> dict[str, float]:
-    """Return metrics over all optimizer steps of a batch, averaged by tokens."""
+    """Return the metrics of all optimizer steps of a batch, averaged over tokens."""
     reports, first = [r for found in steps for r in found], steps[0]
     out: dict[str, float] = {"grad_norm": sum(norms) / len(norms), **batch.group_metrics}
     if not reports:
@@ -475,15 +470,15 @@ def _summary(
     }
 
 
-def _with_tokens(batch: Batch, passes: Sequence[MicroBatchReport], config: RunConfig) -> Batch:
-    """Return a batch with the values per token of its first epoch's forward passes.
+def _add_values(batch: Batch, reports: Sequence[MicroBatchReport], config: RunConfig) -> Batch:
+    """Add the values per token of the first epoch's forward passes to the batch.
 
-    They are log-probabilities before the step, entropies, and importance weights if a correction is
-    on.
+    The values are log-probabilities before the step, entropies, and importance weights if a
+    correction is on.
     """
     logp_BT, entropy_BT = (torch.full(batch.mask_BT.shape, torch.nan) for _ in range(2))
     before_BT = batch.trainer_logp_BT if config.updates_per_batch > 1 else None
-    for report in passes:
+    for report in reports:
         scores, where = report.scores, report.tokens
         known_K = scores.logp_K if before_BT is None else before_BT[where]
         logp_BT[where] = known_K.float().cpu()
@@ -492,15 +487,14 @@ def _with_tokens(batch: Batch, passes: Sequence[MicroBatchReport], config: RunCo
     if config.rollout.correction == "none":
         weights_BT = None
     elif weights_BT is None:
-        weights_BT = _corrections(batch, logp_BT, config)
+        weights_BT = _correction_weights(batch, logp_BT, config)
     if weights_BT is not None:
         weights_BT = weights_BT.masked_fill(logp_BT.isnan(), torch.nan)
     return replace(batch, logp_BT=logp_BT, entropy_BT=entropy_BT, weights_BT=weights_BT)
 
 
 def try_extensions(config: RunConfig) -> None:
-    """Call the user's estimators and loss once on two short groups, to find errors before the cold
-    start.
+    """Test the user's estimators and loss on two short groups before the training.
 
     Raises `ConfigError` for their exceptions and invalid results.
     """

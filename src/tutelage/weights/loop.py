@@ -25,7 +25,7 @@ from tutelage.weights.sampling import RolloutGroups
 
 @dataclass(frozen=True, slots=True)
 class TrainingLoop:
-    """The state of a phase that its steps share: run, configuration, learners and seeds."""
+    """State shared by the steps of a phase: run, learners, step limit and rollouts."""
 
     work: TrainingRun
     phase: str
@@ -37,7 +37,7 @@ class TrainingLoop:
     """Returns the rollouts of a step."""
 
     def step(self, number: int) -> tuple[RolloutGroups, dict[str, float]]:
-        """Train all policies on new rollouts; return their groups, and the metrics of the updates.
+        """Train all policies on new rollouts, and return the rollout groups and the metrics.
 
         Metrics of further policies are named `policy/NAME/...`.
         """
@@ -64,11 +64,11 @@ class TrainingLoop:
         return groups, metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state that the next step depends on, except the policies' weights."""
+        """Return the training state of all learners, except the weights of the policies."""
         states = {name: learner.state_dict() for name, learner in self.learners.items()}
         return {**states.pop(POLICY), **({"others": states} if states else {})}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a `state_dict`, bit for bit."""
+        """Load a state dict into all learners."""
         for name, learner in self.learners.items():
             learner.load_state_dict(state_dict if name == POLICY else state_dict["others"][name])

@@ -19,7 +19,7 @@ from tutelage.weights.run import TrainingRun
 
 
 def measure(
-    work: TrainingRun,
+    ctx: TrainingRun,
     tasks: Sequence[Task],
     label: str,
     *,
@@ -27,29 +27,29 @@ def measure(
     mode: Mode,
     with_tools: bool = True,
 ) -> Evaluation:
-    """Play held-out tasks once each. In `Mode.TEST` a task's samples do not depend on other tasks.
+    """Play held-out tasks once each, and return the evaluation.
 
-    This makes sampling somewhat slower.
+    In `Mode.TEST` the samples of a task do not depend on other tasks, which is somewhat slower.
     """
-    tick = work.state.tick
-    seeds = work.setting.seeds.child("evaluation", label, tick)
+    tick = ctx.state.tick
+    seeds = ctx.setting.seeds.child("evaluation", label, tick)
     specs = [
         RolloutSpec(task, mode, task.id, 0, seeds.child(i), tick, label)
         for i, task in enumerate(tasks)
     ]
     done = count(1)
-    played = work.play(
+    played = ctx.play(
         specs,
         temperature,
         with_tools=with_tools,
         invariant=mode is Mode.TEST,
-        on_done=lambda _: work.run.progress.evaluation(label, next(done), len(specs)),
+        on_done=lambda _: ctx.run.progress.evaluation(label, next(done), len(specs)),
     )
-    return summarise(played, work.success, work.kind)
+    return summarise(played, ctx.success, ctx.kind)
 
 
 def quick_eval(
-    work: TrainingRun,
+    ctx: TrainingRun,
     tasks: Sequence[Task],
     label: str,
     temperature: float,
@@ -60,43 +60,43 @@ def quick_eval(
     They are `val/success_sampled` and so on, with the numbers of judged and of all rollouts. A rate
     that cannot be computed has no key.
     """
-    evaluation = measure(work, tasks, label, temperature=temperature, mode=Mode.VAL)
-    values |= _metrics(evaluation.record(), "val", label.rpartition("/")[2])
+    evaluation = measure(ctx, tasks, label, temperature=temperature, mode=Mode.VAL)
+    values |= _evaluation_metrics(evaluation.record(), "val", label.rpartition("/")[2])
     return evaluation
 
 
-def _metrics(record: JSON, split: str, name: str) -> dict[str, float]:
-    """Return the metrics of a measurement from its record."""
+def _evaluation_metrics(record: JSON, split: str, name: str) -> dict[str, float]:
+    """Return the metrics of an evaluation record."""
     words = ("judged", "rollouts", "success", "mean_reward")
     values = {f"{split}/{word.removeprefix('mean_')}_{name}": record[word] for word in words}
     return {key: value for key, value in values.items() if value is not None}
 
 
-def ways_to_measure(setting: TrainingInputs, name: str) -> list[tuple[str, float, bool]]:
-    """Return how a phase plays the test tasks: decoding, temperature, and with or without tools."""
-    ways = [("sampled", setting.config.rollout.temperature, True), ("greedy", 0.0, True)]
-    if name == "after" and setting.tools and setting.given is None and setting.sft_dataset is None:
+def ways_to_measure(inputs: TrainingInputs, name: str) -> list[tuple[str, float, bool]]:
+    """Return name, temperature and use of tools for each measurement in a phase."""
+    ways = [("sampled", inputs.config.rollout.temperature, True), ("greedy", 0.0, True)]
+    if name == "after" and inputs.tools and inputs.given is None and inputs.sft_dataset is None:
         ways.append(("no_tools", 0.0, False))
-    skipped = setting.config.trainer.skip_measurements
+    skipped = inputs.config.trainer.skip_measurements
     return [way for way in ways if f"{name}/{way[0]}" not in skipped]
 
 
-def run_measurement(work: TrainingRun, name: str, run: Run) -> None:
+def run_measurement(ctx: TrainingRun, name: str, run: Run) -> None:
     """Measure the test tasks, sampled and greedy, and record the evaluations.
 
     They are added to the result and to the metrics (`test/success_sampled`; also `val/...` if
     validation has the same tasks).
     """
-    tasks, results = work.setting.tasks, work.state.results
+    tasks, results = ctx.setting.tasks, ctx.state.results
     split = "val" if list(tasks.val) == list(tasks.test) else "test"
     values: dict[str, float] = {}
     run.progress.phase(f"measure {name}")
-    for way, temperature, with_tools in ways_to_measure(work.setting, name):
+    for way, temperature, with_tools in ways_to_measure(ctx.setting, name):
         label = f"{name}/{way}"
         if label not in results:
-            work.state.tick += 1
+            ctx.state.tick += 1
             evaluation = measure(
-                work,
+                ctx,
                 tasks.test,
                 label,
                 temperature=temperature,
@@ -107,7 +107,7 @@ def run_measurement(work: TrainingRun, name: str, run: Run) -> None:
             if any(task.fields.get("template") == "unseen" for task in tasks.test):
                 families = evaluation.by_family.items()
                 record["by_family"] = {n: family.record() for n, family in families}
-            work.save()
-            work.check_stop()
-        values |= _metrics(results[label], split, way)
-    work.log(work.state.phase, 0, values)
+            ctx.save()
+            ctx.check_stop()
+        values |= _evaluation_metrics(results[label], split, way)
+    ctx.log(ctx.state.phase, 0, values)

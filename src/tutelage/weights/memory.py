@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The parameter counts that determine the memory of a training: all, and the trained ones."""
+    """Memory estimate of a training from the number of all and of trained parameters."""
 
     config: RunConfig
     parameters: int
@@ -34,15 +34,15 @@ class Footprint:
     gpu: bool
 
     @classmethod
-    def loaded(cls, setting: TrainingInputs) -> Self:
-        """Return the footprint of a training whose policies are loaded."""
-        policies = [setting.policy, *setting.others.values()]
+    def loaded(cls, inputs: TrainingInputs) -> Self:
+        """Create the estimate for a training with loaded policies."""
+        policies = [inputs.policy, *inputs.others.values()]
         trained = [p.numel() for policy in policies for p in policy.parameters() if p.requires_grad]
         count = sum(policy.count() for policy in policies)
-        return cls(setting.config, count, sum(trained), setting.choice.device.type == "cuda")
+        return cls(inputs.config, count, sum(trained), inputs.choice.device.type == "cuda")
 
     def bytes(self) -> int:
-        """Return the bytes of memory that rank 0 needs."""
+        """Return the required memory of rank 0 in bytes."""
         machine, config = machine_facts(), self.config
         share = machine.nodes * machine.ranks if self.parameters >= SMALL_MODEL else 1
         size = (4 * self.parameters + 12 * self.trained) * (1 + has_critic(config))
@@ -51,14 +51,13 @@ class Footprint:
         return size // share + 4 * self.parameters * (share > 1) + 2 * self.parameters * self.gpu
 
     def room(self) -> int:
-        """Return the memory of a GPU, or a rank's share of main memory, in bytes; 0 if it is
-        unknown."""
+        """Return the memory of a GPU or a rank's share of main memory in bytes, or 0 if unknown."""
         if self.gpu:
             return torch.cuda.get_device_properties(0).total_memory
         return machine_facts().memory // machine_facts().ranks
 
     def words(self) -> str:
-        """What the first rank holds, and of how much."""
+        """Describe the required and the available memory of rank 0."""
         size, room = (f"{n / 1e9:.3g} GB" for n in (self.bytes(), self.room()))
         return (
             f"{size} for weights, gradients and optimizer, beside activations and libraries; "
@@ -66,7 +65,7 @@ class Footprint:
         )
 
     def check(self) -> None:
-        """Raise `RunError` if the training cannot fit into memory."""
+        """Raise `RunError` if the training does not fit into memory."""
         if 0 < self.room() < self.bytes():
             raise RunError(
                 f"a model of {self.parameters / 1e9:.2f} billion parameters does not fit in "
@@ -76,7 +75,7 @@ class Footprint:
 
 
 def check_stored(config: RunConfig) -> None:
-    """Raise `RunError` if a model cannot fit into memory by its config, before it is loaded."""
+    """Raise `RunError` if the configured model does not fit into memory, without loading it."""
     path, lora = config.model.path, config.model.lora
     described = path and DescribedModel.of(Path(local_folder(path)).expanduser())
     if described:

@@ -21,7 +21,7 @@ from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 
 Kind = Literal["adamw", "muon"]
 SUPERVISED = OptimizerConfig(betas=(0.9, 0.98), weight_decay=0.01)
-"""Of supervised steps that begin with weights drawn at random."""
+"""Optimizer settings of supervised training from random weights."""
 
 
 class Optimizer:
@@ -29,11 +29,11 @@ class Optimizer:
 
     def __init__(
         self,
-        parts: Sequence[torch.optim.Optimizer],
+        optimizers: Sequence[torch.optim.Optimizer],
         clip_grad: float,
         group: ProcessGroup = ONE_PROCESS,
     ) -> None:
-        self._parts = list(parts)
+        self._parts = list(optimizers)
         self._clip, self._group = clip_grad, group
         self._rates = [[float(g["lr"]) for g in p.param_groups] for p in self._parts]
         self.parameters: list[Tensor] = [
@@ -41,36 +41,35 @@ class Optimizer:
         ]
 
     def step(self, rate: float = 1.0) -> float:
-        """Clip gradients, step with `rate` times the learning rates, and clear gradients; return
-        their norm."""
+        """Clip gradients, step with `rate` times the learning rates, and return the norm."""
         norm = self._group.clip(self.parameters, self._clip)
         for part, rates in zip(self._parts, self._rates, strict=True):
             for group, lr in zip(part.param_groups, rates, strict=True):
                 group["lr"] = lr * rate
-            with _formats_of(part):
+            with _step_context(part):
                 part.step()
             part.zero_grad(set_to_none=True)
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state that the next step depends on."""
+        """Return the state of all optimizers."""
         return {"parts": [p.state_dict() for p in self._parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a `state_dict`, bit for bit."""
+        """Load a state dict."""
         for part, saved in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(saved)
             self._group.share_out(part)
 
 
 def make_optimizer(
-    named: Sequence[tuple[str, Tensor]],
+    parameters: Sequence[tuple[str, Tensor]],
     optim: OptimizerConfig,
     kind: Kind = "adamw",
     group: ProcessGroup = ONE_PROCESS,
     apart: str | None = None,
 ) -> Optimizer:
-    """Create the optimizer that the keys of `actor.optim` or `critic.optim` describe.
+    """Create the optimizer configured by `actor.optim` or `critic.optim`.
 
     It is fused AdamW over all parameters, or Muon over the blocks' matrices and AdamW over the rest
     with the same learning rate. Tensors whose name begins with `apart` have a separate AdamW.
@@ -78,10 +77,10 @@ def make_optimizer(
     matrices: list[Tensor] = []
     if kind == "muon":  # embedding and head are outside of the transformer's blocks
         blocks = ("layers.", ".h.", "blocks.")
-        matrices = [t for n, t in named if t.ndim == 2 and any(part in n for part in blocks)]
-    alone = [t for n, t in named if apart is not None and n.startswith(apart)]
+        matrices = [t for n, t in parameters if t.ndim == 2 and any(part in n for part in blocks)]
+    alone = [t for n, t in parameters if apart is not None and n.startswith(apart)]
     chosen = {id(t) for t in (*matrices, *alone)}
-    rest = [t for _, t in named if id(t) not in chosen]
+    rest = [t for _, t in parameters if id(t) not in chosen]
     lr, decay = optim.lr, optim.weight_decay
     parts: list[torch.optim.Optimizer] = []
     if matrices:
@@ -95,14 +94,13 @@ def make_optimizer(
     return Optimizer(parts, optim.clip_grad, group)
 
 
-def learning_rate_share(step: int, limit: int | None, optim: OptimizerConfig) -> float:
-    """Return the factor of the learning rate at a step: warm-up, then constant, or falling to 0 at
-    `limit`."""
+def learning_rate_share(step: int, total_steps: int | None, optim: OptimizerConfig) -> float:
+    """Return the learning-rate factor at a step: warm-up, then constant or decaying to 0."""
     rate = min(1.0, (step + 1) / optim.warmup_steps) if optim.warmup_steps else 1.0
-    if limit is not None and optim.lr_scheduler_type == "linear":
-        rate *= 1.0 - step / limit
-    if limit is not None and optim.lr_scheduler_type == "cosine":
-        rate *= 0.5 + 0.5 * math.cos(math.pi * step / limit)
+    if total_steps is not None and optim.lr_scheduler_type == "linear":
+        rate *= 1.0 - step / total_steps
+    if total_steps is not None and optim.lr_scheduler_type == "cosine":
+        rate *= 0.5 + 0.5 * math.cos(math.pi * step / total_steps)
     return rate
 
 
@@ -121,15 +119,15 @@ class _InFloat32(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _formats_of(part: torch.optim.Optimizer) -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which an optimizer steps.
+def _step_context(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[Any]:
+    """Return the context manager for the step of an optimizer.
 
     Muon orthogonalises in bfloat16, which is ten to thirty times slower than float32 on a processor
     without it; there it stays in float32.
     """
-    if not isinstance(part, torch.optim.Muon) or _has_bfloat16():
+    if not isinstance(optimizer, torch.optim.Muon) or _has_bfloat16():
         return contextlib.nullcontext()
-    on_cpu = part.param_groups[0]["params"][0].device.type == "cpu"
+    on_cpu = optimizer.param_groups[0]["params"][0].device.type == "cpu"
     return _InFloat32() if on_cpu else contextlib.nullcontext()
 
 

@@ -29,8 +29,7 @@ _KEPT = ("trainer.save_freq", "trainer.max_actor_ckpt_to_keep")
 
 
 def check_models_exist(config: RunConfig) -> None:
-    """Raise `ConfigError` for a model folder that does not exist, or that is the folder of
-    a run."""
+    """Raise `ConfigError` if a model folder does not exist or is a run folder."""
     named = {"model.path": config.model.path}
     named["critic.model.path"] = config.critic.model.path if has_critic(config) else None
     named["ref.path"] = config.ref.path if config.needs_reference else None
@@ -47,9 +46,9 @@ def check_models_exist(config: RunConfig) -> None:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Return the checkpoint at a path: itself, or the last training checkpoint of a run's folder.
+    """Return the checkpoint folder at a path, or the last training checkpoint of a run folder.
 
-    Raises `RunError` if there is none.
+    Raises `RunError` if there is no checkpoint.
     """
     if (path / checkpoint.SUMS).is_file():
         return path
@@ -62,8 +61,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def continued(resolved: Resolved) -> Path | None:
-    """Find the newest unfinished or extended run with the same name and configuration, or return
-    None.
+    """Return the newest unfinished or extended run with the same configuration, or None.
 
     With `trainer.resume_mode=auto` a command that names its experiment continues that run when it
     is repeated, even without naming its folder.
@@ -83,16 +81,16 @@ def continued(resolved: Resolved) -> Path | None:
 
 
 def changed_keys(resolved: Resolved, folder: RunFolder) -> dict[str, tuple[Any, Any]]:
-    """Return the keys in which a configuration differs from that of a run, with both values."""
+    """Return the keys whose values differ from the configuration of a run, with both values."""
     before = dict(flatten(Resolved.from_json(folder.config.read_text()).config.model_dump()))
     now = dict(flatten(resolved.config.model_dump()))
     names = (key for key in now if key not in ("output", "allow_changes"))
     return {key: (before[key], now[key]) for key in names if before[key] != now[key]}
 
 
-def asks_for_more(changed: Mapping[str, tuple[Any, Any]]) -> bool:
-    """Return True if the changed keys only make the run train longer, or keep more."""
+def asks_for_more(changes: Mapping[str, tuple[Any, Any]]) -> bool:
+    """Return True if the changes only extend the training or keep more checkpoints."""
     return all(
         key in _KEPT or (key in _ENDS and (was is None or now is None or now > was))
-        for key, (was, now) in changed.items()
+        for key, (was, now) in changes.items()
     )

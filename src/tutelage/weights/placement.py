@@ -57,14 +57,13 @@ class RolloutPool(Protocol):
     """Describe the differences of workers that may change rollouts."""
     placement: Callable[[Callable[[str], Policy], Tell], LocalPlacement]
     """Return the placement of a run's rollouts on these workers, given a function that returns a
-    trained policy by name, or the one before training."""
+    policy by name."""
     close: Callable[[], None]
-    """End them."""
+    """End the workers."""
 
 
 def check_workers(config: RunConfig) -> None:
-    """Raise `MissingExtraError` or `ConfigError` if workers or ranks on Ray are configured and not
-    available."""
+    """Raise `MissingExtraError` or `ConfigError` if configured Ray workers are not available."""
     workers = config.agent.placement == "ray"
     if workers or machine_facts().placed_ranks(config) > 1:
         cluster = importlib.import_module("tutelage.distributed.ray_cluster")
@@ -73,34 +72,34 @@ def check_workers(config: RunConfig) -> None:
         cluster.check_address(config)
 
 
-def start_workers(setting: TrainingInputs) -> RolloutPool | None:
-    """Start the configured workers, or return None if this process plays rollouts."""
-    if setting.config.agent.placement == "local" or setting.group.rank != 0:
+def start_workers(inputs: TrainingInputs) -> RolloutPool | None:
+    """Start the rollout workers, or return None if rollouts are played in this process."""
+    if inputs.config.agent.placement == "local" or inputs.group.rank != 0:
         return None
-    return importlib.import_module("tutelage.distributed.ray_workers").RayPool(setting)
+    return importlib.import_module("tutelage.distributed.ray_workers").RayPool(inputs)
 
 
 class LocalPlacement:
-    """The placement of rollouts in this process; a subclass plays them on workers."""
+    """The rollout engines and runners of this process. A subclass uses Ray workers."""
 
     def __init__(
         self,
-        setting: TrainingInputs,
-        policies: Callable[[str], Policy],
+        inputs: TrainingInputs,
+        get_policy: Callable[[str], Policy],
         servers: Engine | None = None,
     ) -> None:
         """Create a placement.
 
-        `policies` returns a trained policy by name, or the one before training. `servers` sample
-        the main policy in place of an engine of this process.
+        `get_policy` returns a trained policy, or the policy before training, by name. `servers`
+        sample the main policy in place of an engine of this process.
         """
-        self._setting, self._policy_of, self._servers = setting, policies, servers
+        self._setting, self._policy_of, self._servers = inputs, get_policy, servers
         self._engines: dict[tuple[str, bool, Schedule], Engine] = {}
         """Engines by policy, by whether samples are independent of the batch, and by schedule."""
 
     def workers(
         self,
-        play: PlaySettings,
+        options: PlaySettings,
         on_spans: OnSpans | None = None,
         on_traces: OnTraces | None = None,
     ) -> RolloutWorkers:
@@ -111,19 +110,19 @@ class LocalPlacement:
         """
         setting, given = self._setting, self._setting.given
         config = setting.config
-        if play.own_agent and given is not None:
+        if options.own_agent and given is not None:
             roles, rollout = given.roles, config.rollout
-            sampling = Sampling(play.temperature, rollout.top_p, rollout.top_k)
+            sampling = Sampling(options.temperature, rollout.top_p, rollout.top_k)
             sources: dict[str, PolicySource] = {}
             for name, trained in (*roles.policies.items(), *((n, None) for n in roles.frozen)):
                 policy = self._policy_of(trained or FROZEN)
                 engine = None  # of what is sampled at its endpoint
                 if name not in roles.remote:
-                    engine = self._engine(trained or FROZEN, play.invariant, "free")
+                    engine = self._get_engine(trained or FROZEN, options.invariant, "free")
                 sources[name] = PolicySource(engine, policy.codec, sampling, trained)
             return given.manager.runner(
                 sources,
-                setting.limits(play.run_id, play.mode),
+                setting.limits(options.run_id, options.mode),
                 max_tokens=config.turn_tokens,
                 token_budget=rollout.response_length,
                 reward=grader_of(given, setting.reward),
@@ -131,29 +130,27 @@ class LocalPlacement:
                 on_traces=on_traces,
                 environment=setting.environment,
             )
-        engine = self._engine(POLICY, play.invariant, config.rollout.schedule)
+        engine = self._get_engine(POLICY, options.invariant, config.rollout.schedule)
         return Runner(
-            setting.agent(play.temperature, with_tools=play.with_tools),
+            setting.agent(options.temperature, with_tools=options.with_tools),
             EngineModelProvider(engine, setting.policy.codec),
-            setting.limits(play.run_id, play.mode),
+            setting.limits(options.run_id, options.mode),
             reward=setting.reward,
             environment=setting.environment,
         )
 
     def free(self) -> None:
-        """Free the engines' memory for an update."""
+        """Free the memory of the engines for an update."""
         for engine in self._engines.values():
             engine.free()
 
     def hand_over_weights(self) -> None:
-        """Load the updated weights into the training engines; others load them on their
-        next use."""
+        """Load the updated weights into the training engines; other engines load them on use."""
         for key in [key for key in self._engines if not key[1]]:
-            self._load(*key)
+            self._load_engine(*key)
 
-    def _engine(self, name: str, invariant: bool, schedule: Schedule) -> Engine:
-        """Return a policy's training engine, or the one whose samples do not depend on the
-        batch."""
+    def _get_engine(self, name: str, invariant: bool, schedule: Schedule) -> Engine:
+        """Return the training engine of a policy, or its batch-invariant engine."""
         key = (name, invariant, schedule)
         if key not in self._engines and name == POLICY and self._servers is not None:
             self._engines[key] = self._servers
@@ -168,10 +165,10 @@ class LocalPlacement:
                 invariant=invariant,
                 schedule=schedule,
             )
-        return self._load(*key)
+        return self._load_engine(*key)
 
-    def _load(self, name: str, invariant: bool, schedule: Schedule) -> Engine:
-        """Return an engine with the current weights of its policy."""
+    def _load_engine(self, name: str, invariant: bool, schedule: Schedule) -> Engine:
+        """Load the current weights of a policy into its engine, and return the engine."""
         engine, policy = self._engines[name, invariant, schedule], self._policy_of(name)
         if engine.version != policy.version:
             engine.update_weights(policy, policy.version)

@@ -40,24 +40,24 @@ Out = TypeVar("Out")
 
 
 class ProcessGroup:
-    """The processes of a training, here a single one.
+    """The process group of a training with a single process.
 
     `TorchProcessGroup` overrides these methods for several ranks, which all call them in the same
     order.
     """
 
     rank = 0
-    """Of this process, from 0. Rank 0 leads: it alone plays, writes and shows."""
+    """Rank of this process, from 0. Only rank 0 plays rollouts, writes files and shows progress."""
     size = 1
     """Number of processes."""
 
-    def agree(self, make: Callable[[], Out]) -> Out:
-        """Call `make` on rank 0 only and return its value on every rank."""
-        return make()
+    def agree(self, compute: Callable[[], Out]) -> Out:
+        """Call `compute` on rank 0 and return its value on every rank."""
+        return compute()
 
-    def map(self, items: Sequence[Item], work: Callable[[Item], Out]) -> list[Out]:
-        """Return the results of `work` for all items, in order; each rank computes its share."""
-        return [work(item) for item in items]
+    def map(self, items: Sequence[Item], function: Callable[[Item], Out]) -> list[Out]:
+        """Apply `function` to all items, split over the ranks, and return the results in order."""
+        return [function(item) for item in items]
 
     def accumulate(
         self,
@@ -67,18 +67,20 @@ class ProcessGroup:
         *,
         threads: int = 1,
     ) -> list[Out]:
-        """Add the gradients of `loss(item)` over all items, of which each rank works on its share,
-        to `parameters`. `loss` returns a scalar with gradient and anything detached to report:
-        every rank gets the reports of all items, in order."""
+        """Accumulate the gradients of `loss(item)` over all items, split over the ranks.
+
+        `loss` returns a scalar with gradient and a detached report. Every rank gets the reports of
+        all items, in order.
+        """
         # torch takes oneDNN for attention's batched products when reduced precision is allowed. On
         # processors where oneDNN has no faster reduced format for float32 operands, that is plain
         # float32 at twice MKL's speed.
-        devices = {_computes_on(p) for p in parameters}
+        devices = {_compute_device(p) for p in parameters}
         setting = nullcontext()
         if "cuda" in devices:
-            setting = repeating()
-        elif devices == {"cpu"} and _reduced_is_float32():
-            setting = _reduced_on_cpu()
+            setting = deterministic_kernels()
+        elif devices == {"cpu"} and _is_lossless():
+            setting = _reduced_precision()
         with setting:
             if threads <= 1 or len(items) <= 1:
                 reports: list[Out] = []
@@ -90,56 +92,55 @@ class ProcessGroup:
 
             turns = _Turns(parameters)
 
-            def work(number: int, item: Item) -> Out:
-                with turns.taken(number):
+            def run_item(number: int, item: Item) -> Out:
+                with turns.compute_turn(number):
                     value, report = loss(item)
                     value.backward()
                 return report
 
-            with turns.watched():
-                working = [_pool(threads).submit(work, *numbered) for numbered in enumerate(items)]
+            with turns.ordered_backward():
+                futures = [_get_pool(threads).submit(run_item, *pair) for pair in enumerate(items)]
                 try:
-                    return [work.result() for work in working]
+                    return [future.result() for future in futures]
                 finally:
-                    wait(working)
+                    wait(futures)
 
     def goes_on(self) -> bool:
-        """Return whether rank 0 goes on after what ended this rank."""
+        """Return True if rank 0 continues after an error on this rank."""
         return False
 
-    def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
-        """Scale the gradients down to a norm of `limit`; return their norm before."""
-        return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+    def clip(self, parameters: Sequence[Tensor], max_norm: float) -> float:
+        """Clip the gradients to a norm of `max_norm`, and return the norm before clipping."""
+        return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
 
     def shard(
         self, policy: Policy, dtype: torch.dtype, *, offload: bool = False, head: bool = True
     ) -> Policy:
-        """Return the policy to train: itself, or a sharded copy.
+        """Return the policy to train: the policy itself, or a sharded copy.
 
         `offload` keeps unused tensors in main memory; without `head` the copy returns hidden states
         only.
         """
         return policy
 
-    def publish(self, trained: Policy, whole: Policy) -> None:
-        """Copy the updated weights of the sharded `trained` to the policy that rank 0 samples from
-        and saves."""
+    def publish(self, sharded_policy: Policy, policy: Policy) -> None:
+        """Copy the updated weights of a sharded policy to the full policy of rank 0."""
 
     def share_out(self, optimizer: torch.optim.Optimizer) -> None:
-        """Shard an optimizer state that was loaded whole."""
+        """Shard the loaded state of an optimizer."""
 
     @torch.no_grad()
-    def load(self, named: Iterable[tuple[str, Tensor]], whole: Mapping[str, Tensor]) -> None:
-        """Load whole tensors into tensors, or into this rank's shards of them, bit for bit."""
-        for name, tensor in named:
-            tensor.copy_(whole[name])
+    def load(self, tensors: Iterable[tuple[str, Tensor]], values: Mapping[str, Tensor]) -> None:
+        """Copy full values into tensors or into this rank's shards."""
+        for name, tensor in tensors:
+            tensor.copy_(values[name])
 
-    def in_parts(self, values: object) -> bool:
-        """Return True if tensors of a state are sharded."""
+    def in_parts(self, state: object) -> bool:
+        """Return True if a state has sharded tensors."""
         return False
 
-    def write_parts(self, place: Path | None, values: dict[str, Any]) -> None:
-        """Write each rank's shards of a state to the folder that rank 0 names."""
+    def write_parts(self, folder: Path | None, state: dict[str, Any]) -> None:
+        """Write the shards of all ranks to the folder passed by rank 0."""
 
 
 ONE_PROCESS = ProcessGroup()
@@ -148,25 +149,25 @@ ONE_PROCESS = ProcessGroup()
 
 @functools.cache
 def launched() -> ProcessGroup:
-    """Return the ranks that a launcher has started, or this process alone without a launcher.
+    """Return the process group of a launcher, or the group of this process without a launcher.
 
     Raises `ConfigError` if a launcher's variables are incomplete.
     """
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return ONE_PROCESS
-    made: ProcessGroup = importlib.import_module("tutelage.distributed.process_group").joined()
+    made: ProcessGroup = importlib.import_module("tutelage.distributed.process_group").join_group()
     return made
 
 
-def in_step(group: ProcessGroup, make: Callable[[], Out]) -> Out:
-    """Return the value of `make` on each rank, after it has succeeded on all.
+def in_step(group: ProcessGroup, compute: Callable[[], Out]) -> Out:
+    """Call `compute` on every rank, and return its value if it succeeds on all ranks.
 
     An exception on any rank is raised on rank 0; other ranks exit silently.
     """
     made: Out | None = None
     error: Exception | None = None
     try:
-        made = make()
+        made = compute()
     except Exception as raised:
         error = raised
     told = None if error is None else str(error) or type(error).__name__
@@ -186,16 +187,14 @@ def in_step(group: ProcessGroup, make: Callable[[], Out]) -> Out:
 # ---------------------------------------------------------------- gradients
 
 
-def _computes_on(parameter: Any) -> str:
-    """Return the type of a parameter's device, or of its ranks' device if it is sharded and
-    offloaded."""
+def _compute_device(parameter: Any) -> str:
+    """Return the type of the device that computes with a parameter."""
     mesh = getattr(parameter, "device_mesh", None)
     return parameter.device.type if mesh is None else mesh.device_type
 
 
 class _Turns:
-    """The order in which threads add to each parameter's gradient: by the number of the
-    micro-batch."""
+    """Orders the gradient additions of threads by the number of the micro-batch."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
@@ -205,15 +204,15 @@ class _Turns:
         self._mine = local()
 
     @contextmanager
-    def watched(self) -> Generator[None]:
-        """Make backward passes inside the context add gradients in turn."""
+    def ordered_backward(self) -> Generator[None]:
+        """Make backward passes inside the context add their gradients in order."""
         hooks = [
             hook
             for at, parameter in enumerate(self._parameters)
             if parameter.requires_grad
             for hook in (
-                parameter.register_hook(functools.partial(self._await, at)),
-                parameter.register_post_accumulate_grad_hook(functools.partial(self._pass_on, at)),
+                parameter.register_hook(functools.partial(self._wait_turn, at)),
+                parameter.register_post_accumulate_grad_hook(functools.partial(self._end_turn, at)),
             )
         ]
         try:
@@ -223,38 +222,38 @@ class _Turns:
                 hook.remove()
 
     @contextmanager
-    def taken(self, number: int) -> Generator[None]:
-        """Compute micro-batch `number` in this thread.
+    def compute_turn(self, number: int) -> Generator[None]:
+        """Compute micro-batch `number` in this thread, inside the context.
 
-        Later ones do not wait for a failed micro-batch, nor for a gradient that it does not have.
+        Later micro-batches do not wait for a failed micro-batch or for a missing gradient.
         """
         self._mine.number = number
         try:
             yield
             for at in range(len(self._turns)):
-                self._await(at)
-                self._pass_on(at)
+                self._wait_turn(at)
+                self._end_turn(at)
         except BaseException:
             with self._changed:
                 self._failed = True
                 self._changed.notify_all()
             raise
 
-    def _await(self, at: int, _: Tensor | None = None) -> None:
+    def _wait_turn(self, index: int, _: Tensor | None = None) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._turns[at] >= self._mine.number or self._failed)
-            if self._turns[at] < self._mine.number:
+            self._changed.wait_for(lambda: self._turns[index] >= self._mine.number or self._failed)
+            if self._turns[index] < self._mine.number:
                 raise RuntimeError("the gradient of an earlier micro-batch failed")
 
-    def _pass_on(self, at: int, _: Tensor | None = None) -> None:
+    def _end_turn(self, index: int, _: Tensor | None = None) -> None:
         with self._changed:
-            self._turns[at] = max(self._turns[at], self._mine.number + 1)
+            self._turns[index] = max(self._turns[index], self._mine.number + 1)
             self._changed.notify_all()
 
 
 @contextmanager
-def repeating() -> Generator[None]:
-    """Make torch use deterministic kernels inside the context, with a warning where it has none.
+def deterministic_kernels() -> Generator[None]:
+    """Make torch use deterministic kernels inside the context, with a warning if it has none.
 
     Only gradients need them, and they slow down other operations, such as writing keys and values.
     A user's own setting is kept.
@@ -274,8 +273,8 @@ def repeating() -> Generator[None]:
 
 
 @contextmanager
-def _reduced_on_cpu() -> Generator[None]:
-    """Allow reduced precision in float32 products of oneDNN only.
+def _reduced_precision() -> Generator[None]:
+    """Allow reduced precision in float32 products of oneDNN inside the context.
 
     Torch's setting for all devices would make GPUs use TF32.
     """
@@ -289,8 +288,8 @@ def _reduced_on_cpu() -> Generator[None]:
 
 
 @functools.cache
-def _reduced_is_float32() -> bool:
-    """Return True if reduced precision loses nothing on this processor.
+def _is_lossless() -> bool:
+    """Return True if reduced precision is exact on this processor.
 
     It is measured once on fixed numbers, so it is the same in every run on a machine.
     """
@@ -298,12 +297,12 @@ def _reduced_is_float32() -> bool:
         return False
     a = torch.linspace(-1, 1, 64 * 128).view(64, 128)
     b = torch.linspace(-1, 2, 128 * 64).view(128, 64).cos()
-    with _reduced_on_cpu():
+    with _reduced_precision():
         error = ((a @ b).double() - a.double() @ b.double()).abs().max()
     return float(error) < 1e-4  # bfloat16 products are off by 1e-2
 
 
 @functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Return the process's thread pool, which is reused because each thread has a memory arena."""
+def _get_pool(threads: int) -> ThreadPoolExecutor:
+    """Return the shared thread pool. Threads are reused, since each has a memory arena."""
     return ThreadPoolExecutor(threads, "tutelage-gradient", lambda: torch.set_num_threads(1))

@@ -19,7 +19,7 @@ from tutelage.weights.batch import Batch
 
 
 def record(writer: StoreWriter, run_id: str, tick: int, batches: Mapping[str, Batch]) -> None:
-    """Store the rows from which each policy learned at the step `tick`."""
+    """Store the training rows of each policy for the step `tick`."""
     for policy, batch in batches.items():
         tensors = (batch.advantages_BT, batch.logp_BT, batch.entropy_BT, batch.weights_BT)
         advantages, logprobs, entropies, weights = (
@@ -42,17 +42,17 @@ def record(writer: StoreWriter, run_id: str, tick: int, batches: Mapping[str, Ba
                     tokens=row.trained,
                     advantage=float(own[0] if same else own.mean(dtype=np.float64)),
                     advantages=None if same else own.astype("<f4").tobytes(),
-                    logprobs=_packed(logprobs, here, "<f4"),
-                    entropies=_packed(entropies, here, "<f2"),
-                    importance_weights=_packed(weights, here, "<f2"),
+                    logprobs=_pack_values(logprobs, here, "<f4"),
+                    entropies=_pack_values(entropies, here, "<f2"),
+                    importance_weights=_pack_values(weights, here, "<f2"),
                 )
             )
         writer.submit_training(run_id, rows)
 
 
-def _packed(values_K: NDArray[np.float32] | None, here: slice, kind: str) -> bytes | None:
-    """Numbers of a row as they are stored; None where it was not scored."""
-    if values_K is None or np.isnan(values_K[here.start]):
+def _pack_values(values_K: NDArray[np.float32] | None, span: slice, dtype: str) -> bytes | None:
+    """Return the values of a row as bytes, or None if the row was not scored."""
+    if values_K is None or np.isnan(values_K[span.start]):
         return None
     with np.errstate(over="ignore"):  # a weight beyond float16 is stored as infinity
-        return values_K[here].astype(kind).tobytes()
+        return values_K[span].astype(dtype).tobytes()

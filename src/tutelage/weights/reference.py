@@ -53,35 +53,35 @@ class ReferencePolicy:
             self._adaptive = AdaptiveKL(kl_ctrl.kl_coef, kl_ctrl.target_kl, kl_ctrl.horizon)
 
     def distribution(self, rows: Sequence[Row]) -> Tensor:
-        """Log-probabilities of the whole vocabulary at the trained tokens, [K, V]."""
+        """Compute log-probabilities of the whole vocabulary at the trained tokens, [K, V]."""
         warm, dtype = self._config.rollout.temperature, self._numerics.dtype
         return self.policy.network.distribution(rows, warm, dtype)
 
     def measure(self, policy: Policy, batch: Batch) -> Batch:
-        """A batch that the policy, not updated yet, sampled, with the reference's view of it."""
+        """Add the reference log-probabilities, and the KL in the reward, to a new batch."""
         config, dtype, kl_BT = self._config, self._numerics.dtype, None
         kind, budget = config.algorithm.kl_penalty, config.actor.max_tokens_per_micro_batch
         ref_logp_BT = logp_of(self.policy, batch.rows, config, dtype, self._group)
 
-        def exact_kl(some: list[Row]) -> TokenTensors:
-            warm, reference_KV = config.rollout.temperature, self.distribution(some)
-            scores = policy.score(some, temperature=warm, dtype=dtype, reference_KV=reference_KV)
-            return TokenTensors(_known(scores.full_kl_K), scores.rows_K, scores.columns_K)
+        def exact_kl(rows: list[Row]) -> TokenTensors:
+            warm, reference_KV = config.rollout.temperature, self.distribution(rows)
+            scores = policy.score(rows, temperature=warm, dtype=dtype, reference_KV=reference_KV)
+            return TokenTensors(_unwrap(scores.full_kl_K), scores.rows_K, scores.columns_K)
 
         if config.algorithm.use_kl_in_reward and kind.startswith("full"):
             shared = policy.network.large
             kl_BT = by_token(batch.rows, budget, exact_kl, shared=shared, group=self._group)
         elif config.algorithm.use_kl_in_reward:
-            kl_BT = kl_penalty(_known(batch.trainer_logp_BT), ref_logp_BT, kind)
+            kl_BT = kl_penalty(_unwrap(batch.trainer_logp_BT), ref_logp_BT, kind)
         return replace(batch, ref_logp_BT=ref_logp_BT, kl_BT=kl_BT)
 
     def steer(self, batch: Batch) -> dict[str, float]:
-        """Log the KL, and adapt the coefficient for the next batch.
+        """Return KL metrics, and adapt the coefficient for the next batch.
 
         `kl/ref` is the mean over trained tokens of the low-variance estimator, in nats.
         """
-        calm_BT = kl_penalty(_known(batch.trainer_logp_BT), _known(batch.ref_logp_BT), "low_var_kl")
-        out = {"kl/ref": float(calm_BT[batch.mask_BT].mean())}
+        k3_BT = kl_penalty(_unwrap(batch.trainer_logp_BT), _unwrap(batch.ref_logp_BT), "low_var_kl")
+        out = {"kl/ref": float(k3_BT[batch.mask_BT].mean())}
         if batch.kl_BT is not None:
             penalty = float(batch.kl_BT[batch.mask_BT].mean())
             out |= {"kl/reward": penalty, "kl/coef": self.beta}
@@ -97,23 +97,23 @@ class ReferencePolicy:
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the coefficient."""
+        """Return the KL coefficient as a state dict."""
         return {"coef": self.beta}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the coefficient, bit for bit."""
+        """Load the KL coefficient."""
         self.beta = float(state_dict["coef"])
         if self._adaptive is not None:
             self._adaptive.coef = self.beta
 
 
-def _known(x_BT: Tensor | None) -> Tensor:
+def _unwrap(x_BT: Tensor | None) -> Tensor:
     assert x_BT is not None, "a reference measures what both models say of a batch"
     return x_BT
 
 
 def check_models(policy: Policy, config: RunConfig) -> None:
-    """Check that second models have the same tokens, before anything is trained or written.
+    """Check that the critic and the reference have the vocabulary of the policy.
 
     Raises `ModelError` if a folder cannot be read, `ConfigError` if the tokens differ.
     """

@@ -40,25 +40,24 @@ ESTIMATOR = "control_estimator"
 """Key of the result for the name of the control's estimator."""
 
 
-def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | None = None) -> None:
-    """Run reinforcement learning from its checkpoint; the control has a `config` with another
-    estimator."""
-    setting, state, begun = work.setting, work.state, work.state.phase_step
+def run_rl(ctx: TrainingRun, run: Run, phase: str = RL, config: RunConfig | None = None) -> None:
+    """Run reinforcement learning from its checkpoint; `config` overrides that of the run."""
+    setting, state, begun = ctx.setting, ctx.state, ctx.state.phase_step
     config, limit = config or setting.config, step_limit(setting)
     control_steps = state.results.get("rl_steps", 0) if phase == CONTROL else None
     if phase == RL:
-        run.progress.phase("reinforcement learning", steps=limit, seconds=work.seconds_left())
-    learners = _learners(work, config)
+        run.progress.phase("reinforcement learning", steps=limit, seconds=ctx.seconds_left())
+    learners = _make_learners(ctx, config)
     run.store.discard_training(run.id, state.tick)  # what it has of later steps is done again
     queue = None
     if config.async_training.staleness_threshold:
-        queue = GroupQueue(work, phase, config, limit)
-    play = partial(play_groups, work, phase, config) if queue is None else queue.play_groups
-    loop = TrainingLoop(work, phase, learners, limit, play)
-    work.optimizer = work.restore(loop)
+        queue = GroupQueue(ctx, phase, config, limit)
+    play = partial(play_groups, ctx, phase, config) if queue is None else queue.play_groups
+    loop = TrainingLoop(ctx, phase, learners, limit, play)
+    ctx.optimizer = ctx.restore(loop)
     lines = run.folder.read_metrics() if state.phase_step else ()
     steps = [line for line in lines if line["phase"] == phase]
-    while not (work.ended(RL, limit) if phase == RL else state.phase_step >= (control_steps or 0)):
+    while not (ctx.ended(RL, limit) if phase == RL else state.phase_step >= (control_steps or 0)):
         state.tick += 1
         start = time.perf_counter()
         groups, values = loop.step(state.phase_step)
@@ -67,68 +66,68 @@ def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | Non
         if phase == RL and "max_dlogp" in values:
             state.max_dlogp = max(state.max_dlogp or 0.0, values["max_dlogp"])
         values |= rollout_metrics(groups.played) | groups.metrics
-        values |= reward_correlations(groups.played, work.success)
-        values |= {} if work.servers is None else work.servers.metrics()
+        values |= reward_correlations(groups.played, ctx.success)
+        values |= {} if ctx.servers is None else ctx.servers.metrics()
         values |= {
             "time/update": seconds - values["time/rollout"],
             "tokens_per_second": values["rollout/tokens"] * len(groups.played) / seconds,
         }
         rewriting = setting.policy.codec.thoughts.rewriting
         if values.get("rollout/rows", 1.0) > 1 and rewriting:
-            work.warn_once(f"a rollout has several training rows: the chat template {rewriting}")
-        _validate(work, phase, values)
+            ctx.warn_once(f"a rollout has several training rows: the chat template {rewriting}")
+        _validate(ctx, phase, values)
         if phase == RL:
             steps.append(values)
-            _note_health(work, steps)
+            _report_health(ctx, steps)
             trained = any(name.endswith("ratio/max") for name in values)
             took = values["time/update"] if trained else None
-            measure_cost(work, took, state.phase_step - begun)
-        work.end_step(phase, values)
+            measure_cost(ctx, took, state.phase_step - begun)
+        ctx.end_step(phase, values)
     if queue is not None:
         queue.close()
     if phase == RL and steps:
-        _note_health(work, steps, ended=True)
+        _report_health(ctx, steps, finished=True)
     if phase == RL:
-        work.end_training()
+        ctx.end_training()
 
 
-def _note_health(
-    work: TrainingRun, steps: Sequence[Mapping[str, float]], *, ended: bool = False
+def _report_health(
+    ctx: TrainingRun, steps: Sequence[Mapping[str, float]], *, finished: bool = False
 ) -> None:
-    """Show problems of the training at once, and keep them for the result."""
-    config = work.setting.config
+    """Show problems of the training, and store them for the result."""
+    config = ctx.setting.config
     limits = (
         f"agent.max_tokens_per_turn={config.turn_tokens}, "
-        f"rollout.response_length={config.response_tokens}, rollout.max_len={work.setting.context}"
+        f"rollout.response_length={config.response_tokens}, rollout.max_len={ctx.setting.context}"
     )
-    grader = grader_of(work.setting.given, work.setting.reward)
+    grader = grader_of(ctx.setting.given, ctx.setting.reward)
     setup = health.Setup(
         groups=config.data.train_batch_size,
         compares=ESTIMATORS.find(config.algorithm.adv_estimator).groups,
         limits=limits,
         rate=config.actor.optim.lr,
-        ended=ended,
+        ended=finished,
         reward=f"the reward {grader.name!r}" if grader else "what the agent returns",
-        failures=work.state.results["first_failures"],
+        failures=ctx.state.results["first_failures"],
     )
-    kept = work.state.results.setdefault("health", [])
-    number, path = work.state.phase_step, shlex.quote(str(work.run.folder.path))
+    kept = ctx.state.results.setdefault("health", [])
+    number, path = ctx.state.phase_step, shlex.quote(str(ctx.run.folder.path))
     for finding in findings.add_findings(kept, steps, setup, number=number, run=path):
-        work.warn(str(finding)) if finding.warning else work.run.progress.note(str(finding))
+        ctx.warn(str(finding)) if finding.warning else ctx.run.progress.note(str(finding))
 
 
-def _learners(work: TrainingRun, config: RunConfig) -> dict[str, Learner]:
-    """Create a learner of each trained policy."""
-    setting, state = work.setting, work.state
+def _make_learners(ctx: TrainingRun, config: RunConfig) -> dict[str, Learner]:
+    """Create a learner for each trained policy."""
+    setting, state = ctx.setting, ctx.state
     fresh, control = state.phase_step == 0, config.trainer.control != "none"
     referred = config.needs_reference and config.ref.path is None
     # A policy that only this run has: a fresh one, or one that was shown demonstrations first.
     made_here = config.model.path is None or COLD in state.results.get("done", ())
     if fresh and (control or (referred and made_here)):
-        work.kept["start"] = setting.policy.snapshot()
+        ctx.kept["start"] = setting.policy.snapshot()
     if fresh and setting.others and (control or referred):
-        work.kept["starts"] = {name: p.snapshot() for name, p in setting.others.items()}
-    starts = {POLICY: work.kept.get("start"), **work.kept.get("starts", {})}
+        ctx.kept["starts"] = {name: p.snapshot() for name, p in setting.others.items()}
+    starts = {POLICY: ctx.kept.get("start"), **ctx.kept.get("starts", {})}
     return {
         name: Learner(
             policy,
@@ -139,25 +138,24 @@ def _learners(work: TrainingRun, config: RunConfig) -> dict[str, Learner]:
             name=name,
             group=setting.group,
         )
-        for name, policy in work.policies.items()
+        for name, policy in ctx.policies.items()
     }
 
 
-def _validate(work: TrainingRun, phase: str, values: dict[str, float]) -> None:
-    """Measure validation tasks every `test_freq` steps, sampled and greedy; end when they are
-    solved."""
-    trainer, state = work.setting.config.trainer, work.state
+def _validate(ctx: TrainingRun, phase: str, values: dict[str, float]) -> None:
+    """Measure the validation tasks every `test_freq` steps, sampled and greedy."""
+    trainer, state = ctx.setting.config.trainer, ctx.state
     if trainer.test_freq <= 0 or state.phase_step % trainer.test_freq:
         return
     start, cpu = time.perf_counter(), time.process_time()
-    tasks = work.setting.tasks.val
-    warm = work.setting.config.rollout.temperature
-    evaluation = quick_eval(work, tasks, f"{phase}/sampled", warm, values)
-    quick_eval(work, tasks, f"{phase}/greedy", 0.0, values)
+    tasks = ctx.setting.tasks.val
+    warm = ctx.setting.config.rollout.temperature
+    evaluation = quick_eval(ctx, tasks, f"{phase}/sampled", warm, values)
+    quick_eval(ctx, tasks, f"{phase}/greedy", 0.0, values)
     if evaluation.mean_reward is not None:
         values["val/reward/mean"] = evaluation.mean_reward
         if phase == RL:
-            work.note_best(evaluation.mean_reward)
+            ctx.note_best(evaluation.mean_reward)
     values["time/validate"] = time.perf_counter() - start
     values["time/validate_cpu"] = time.process_time() - cpu
     if trainer.stop_at_success is None:
@@ -165,39 +163,39 @@ def _validate(work: TrainingRun, phase: str, values: dict[str, float]) -> None:
     if evaluation.success is not None and evaluation.success >= trainer.stop_at_success:
         state.phase_data["solved"] = evaluation.success
     elif not evaluation.kind.has_success:
-        work.warn_once(
+        ctx.warn_once(
             "trainer.stop_at_success needs a success rule for a graded reward; set "
             "reward.success=PART or reward.success='\">=0.5\"'"
         )
 
 
-def run_control(work: TrainingRun, run: Run) -> None:
-    """Run the control from its checkpoint."""
-    setting, state = work.setting, work.state
+def run_control(ctx: TrainingRun, run: Run) -> None:
+    """Run the control training from its checkpoint."""
+    setting, state = ctx.setting, ctx.state
     if "begun" not in state.phase_data:
         estimator = setting.config.trainer.control
         if estimator == "auto":
             # The best of one is that one: without groups only a success can be imitated.
             grouped = setting.config.agent.num_chains > 1
-            estimator = "best_of_n" if work.kind.graded and grouped else "raft"
+            estimator = "best_of_n" if ctx.kind.graded and grouped else "raft"
         state.results[ESTIMATOR] = estimator
         if setting.given is not None and setting.given.policies:
-            work.kept["trained"] = {name: p.snapshot() for name, p in work.policies.items()}
-        _load(work, {POLICY: work.kept["start"], **work.kept.get("starts", {})})
+            ctx.kept["trained"] = {name: p.snapshot() for name, p in ctx.policies.items()}
+        _load_weights(ctx, {POLICY: ctx.kept["start"], **ctx.kept.get("starts", {})})
         state.phase_data["begun"] = True
     name = state.results[ESTIMATOR]
     run.progress.phase(f"control: {name}", steps=state.results.get("rl_steps", 0))
     rule = setting.config.algorithm.model_copy(update={"adv_estimator": name})
-    run_rl(work, run, CONTROL, setting.config.model_copy(update={"algorithm": rule}))
+    run_rl(ctx, run, CONTROL, setting.config.model_copy(update={"algorithm": rule}))
 
 
-def return_weights(work: TrainingRun) -> None:
-    """Copy the trained weights back to the objects that a caller passed."""
-    if "trained" in work.kept:
-        _load(work, work.kept.pop("trained"))
+def return_weights(ctx: TrainingRun) -> None:
+    """Copy the trained weights back to the policies passed by the caller."""
+    if "trained" in ctx.kept:
+        _load_weights(ctx, ctx.kept.pop("trained"))
 
 
-def _load(work: TrainingRun, weights: Mapping[str, dict[str, Tensor]]) -> None:
-    for name, policy in work.policies.items():
+def _load_weights(ctx: TrainingRun, weights: Mapping[str, dict[str, Tensor]]) -> None:
+    for name, policy in ctx.policies.items():
         policy.load_tensors(weights[name])
         policy.version += 1

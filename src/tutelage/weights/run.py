@@ -67,7 +67,7 @@ T = TypeVar("T", bound="Stateful")
 
 @dataclass(slots=True)
 class TrainingRun:
-    """The work of one process on a training."""
+    """State, records and rollouts of a training in one process."""
 
     resolved: Resolved
     setting: TrainingInputs
@@ -101,12 +101,11 @@ class TrainingRun:
     _frozen: Policy | None = None
 
     def elapsed(self) -> float:
-        """Return the seconds of work on the run, over all its processes."""
+        """Return the seconds spent on the run, including earlier processes."""
         return time.perf_counter() - self._started
 
     def open(self, run: Run) -> None:
-        """Load a checkpoint's tensors and the rollouts recorded since; on several ranks
-        rank 0's."""
+        """Load the tensors of the checkpoint and the rollouts recorded since, on all ranks."""
         self.run, setting, group = run, self.setting, self.setting.group
         if group.size > 1:
             if group.rank == 0:
@@ -129,9 +128,9 @@ class TrainingRun:
         if sampler is not None:
             sampler.report_servers(self._report)
         if self.pool is None:
-            self.placement = LocalPlacement(setting, self._policy_of, sampler)
+            self.placement = LocalPlacement(setting, self._get_policy, sampler)
         else:
-            self.placement = self.pool.placement(self._policy_of, self._report)
+            self.placement = self.pool.placement(self._get_policy, self._report)
         if tensors:
             setting.policy.load_tensors(tensors["policy"])
             setting.policy.version = state.policy_version
@@ -163,26 +162,26 @@ class TrainingRun:
             self.run.progress.step(step, values)
 
     def warn(self, text: str) -> None:
-        """Show a warning; in the log where a `Trainer` shows no progress."""
+        """Show a warning, or log it if a `Trainer` shows no progress."""
         self.run.progress.note(f"Warning: {text}")
         shown = self.run.progress.shows or self.setting.group.rank > 0
         if self.setting.given is not None and not shown:
             logger.warning(text)
 
     def warn_once(self, text: str) -> None:
-        """Show a warning that the result keeps, unless it has been shown before."""
+        """Show a warning once, and store it in the result."""
         warnings: list[str] = self.state.results.setdefault("warnings", [])
         if text not in warnings:
             warnings.append(text)
             self.warn(text)
 
     def _report(self, text: str, event: str, values: JSON) -> None:
-        """Show and record an event of a worker or a server."""
+        """Show and record an event of a worker or server."""
         self.run.progress.note(text)
         self.run.event(event, **{"phase": self.state.phase, "tick": self.state.tick, **values})
 
     def save(self) -> None:
-        """Write a checkpoint on rank 0, after everything before it is in the store."""
+        """Flush the store, and write a checkpoint on rank 0."""
         group, optimizer = self.setting.group, self.optimizer
         trained = {} if optimizer is None else {"optimizer": optimizer.state_dict()}
         parts = group.in_parts(trained)
@@ -210,7 +209,7 @@ class TrainingRun:
         self.run.store.put_checkpoint(self.run.id, state.tick, str(path))
 
     def check_stop(self) -> None:
-        """Save and raise `KeyboardInterrupt` if the user requested a stop."""
+        """Save a checkpoint and raise `KeyboardInterrupt` if the user requested a stop."""
         given, stop = self.setting.given, self.run.stop
         ended = given is not None and given.manager.stopping
         if self.setting.group.agree(lambda: stop.asked or ended):
@@ -220,15 +219,15 @@ class TrainingRun:
     # ------------------------------------------------------------ steps of a phase
 
     def seconds_left(self) -> float | None:
-        """Return the seconds until `trainer.minutes` are over, or None without that limit."""
+        """Return the remaining seconds of `trainer.minutes`, or None without a limit."""
         minutes = self.setting.config.trainer.minutes
         return None if minutes is None else max(0.0, 60 * minutes - self.elapsed())
 
     def ended(self, phase: str, limit: int | None) -> bool:
-        """Return True if a phase is over. A decision by time is recorded and repeated on resume."""
+        """Return True if a phase is over. The end by time is recorded and reused on resume."""
 
         def decide() -> bool:
-            if (limit is not None and self.state.phase_step >= limit) or self._solved():
+            if (limit is not None and self.state.phase_step >= limit) or self._is_solved():
                 return True
             if (decided := self.run.decided("phase_end", phase)) is not None:
                 return self.state.phase_step >= decided["step"]
@@ -240,30 +239,30 @@ class TrainingRun:
 
         return self.setting.group.agree(decide)
 
-    def _solved(self) -> bool:
-        """Return True if validation has reached the success that ends training."""
+    def _is_solved(self) -> bool:
+        """Return True if validation has reached `trainer.stop_at_success`."""
         solved, wanted = self.state.phase_data.get("solved"), self.setting.config.trainer
         least = wanted.stop_at_success
         return solved is not None and least is not None and solved >= least
 
     def reason_to_end(self) -> str | None:
-        """Return the key that ends the training in this state, or None."""
+        """Return the configuration key that ends the training now, or None."""
         trainer, limit = self.setting.config.trainer, step_limit(self.setting)
         steps = "total_epochs" if trainer.total_training_steps is None else "total_training_steps"
         ends = {
             steps: limit is not None and self.state.phase_step >= limit,
-            "stop_at_success": self._solved(),
+            "stop_at_success": self._is_solved(),
             "minutes": self.state.seconds.get("total", 0.0) >= 60 * (trainer.minutes or inf),
         }
         keys = [f"trainer.{key}={getattr(trainer, key)}" for key, ended in ends.items() if ended]
         return keys[0] if keys else None
 
-    def restore(self, trained: T) -> T:
-        """Load the checkpoint's state into the trained objects if this phase was running."""
+    def restore(self, stateful: T) -> T:
+        """Load the checkpointed state into `stateful` if this phase was running."""
         saved = self.kept.pop("optimizer", None)
         if saved is not None and self.state.phase_step > 0:
-            trained.load_state_dict(saved)
-        return trained
+            stateful.load_state_dict(saved)
+        return stateful
 
     def end_step(self, phase: str, values: dict[str, float]) -> None:
         """Log a step, write a checkpoint if it is due, and stop if requested."""
@@ -281,7 +280,7 @@ class TrainingRun:
         self.check_stop()
 
     def end_training(self) -> None:
-        """Write a checkpoint of the last step, from which training can continue with more steps."""
+        """Write a checkpoint of the last training step, if it is missing."""
         last = checkpoint.place(self.run.folder, self.state)
         complete = partial(checkpoint.complete, self.run.folder)
         missing = self.setting.group.agree(lambda: last not in complete())
@@ -289,7 +288,7 @@ class TrainingRun:
             self.save()
 
     def note_best(self, value: float) -> None:
-        """Record the step with the best validation result, whose checkpoint is kept."""
+        """Record the step of a new best validation result, to keep its checkpoint."""
         best = self.state.results.get(BEST)
         if best is None or value > best["value"]:
             self.state.results[BEST] = {"step": self.state.phase_step, "value": value}
@@ -303,7 +302,7 @@ class TrainingRun:
 
     @property
     def kind(self) -> RewardKind:
-        """Return the kind of this run's rewards, from all rewards so far."""
+        """Return the kind of the rewards of this run so far."""
         return RewardKind(**self.state.results.get("kind", {}))
 
     # ------------------------------------------------------------ rollouts
@@ -317,12 +316,12 @@ class TrainingRun:
         invariant: bool = False,
         on_done: Callable[[Rollout], None] | None = None,
     ) -> list[Rollout]:
-        """Play the rollouts of one tick, mode and label, or take the recorded ones, and store them.
+        """Play and store the rollouts of one tick, mode and label, or return recorded rollouts.
 
         Only rank 0 plays, and every rank gets the rollouts. Demonstrations contain the built-in
         agent's calls, so the cold start always plays that agent.
         """
-        group, given, found = self.setting.group, self._own_agent, self._recorded(specs)
+        group, given, found = self.setting.group, self._own_agent, self._find_recorded(specs)
         fresh, start = found is None, time.perf_counter()
         if fresh and group.rank == 0:
             mode, own = specs[0].mode, given is not None
@@ -333,18 +332,18 @@ class TrainingRun:
                 self.run.writer.submit(found)
             else:
                 # A Python agent plays on its manager, and each rollout is stored as it ends.
-                def done(rollout: Rollout) -> None:
+                def notify(rollout: Rollout) -> None:
                     for listener in (on_done, given.on_rollout):
                         if listener is not None:
                             listener(rollout)
 
-                def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
+                def store_rollout(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
                     self.run.writer.submit_spans(self.run.id, spans)
                     self.run.writer.submit([rollout])
 
                 traces = partial(ingest_traces, self.run.writer.submit_spans, self.run.id)
-                workers = self.placement.workers(play, keep, traces)
-                found = given.manager.play(workers, specs, done)
+                workers = self.placement.workers(play, store_rollout, traces)
+                found = given.manager.play(workers, specs, notify)
             if temperature > 0:
                 tokens = sum(len(c.sampled.token_ids) for r in found for c in r.last.calls)
                 self.pace = Pace(len(found), tokens, time.perf_counter() - start)
@@ -354,10 +353,10 @@ class TrainingRun:
             self.stop_if_ungraded(rollouts)
         elif fresh and (failures := all_failed(rollouts)):
             self.run.writer.flush()
-            what = "step" if rollouts[0].mode is Mode.TRAIN else "measurement"
+            kind = "step" if rollouts[0].mode is Mode.TRAIN else "measurement"
             counts = Counter(format_cause(f.cause) for f in failures)
             raise FailureBudgetError(
-                f"all {len(rollouts)} rollouts of a {what} failed "
+                f"all {len(rollouts)} rollouts of a {kind} failed "
                 f"({', '.join(f'{n} x {end}' for end, n in counts.items())}). The first error: "
                 f"{failures[0].message}. Inspect it with: tutelage show {rollouts[0].id} --run "
                 f"{shlex.quote(str(self.run.folder.path))}"
@@ -366,11 +365,11 @@ class TrainingRun:
 
     @property
     def _own_agent(self) -> JobInputs | None:
-        """Return the Python agent, or None in the cold start, which plays the built-in agent."""
+        """Return the Python agent, or None in the cold start or for the built-in agent."""
         return None if self.state.phase == "cold_start" else self.setting.given
 
-    def _recorded(self, specs: Sequence[RolloutSpec]) -> list[Rollout] | None:
-        """Return the recorded rollouts, or None unless all of them are recorded."""
+    def _find_recorded(self, specs: Sequence[RolloutSpec]) -> list[Rollout] | None:
+        """Return the recorded rollouts of the specs, or None if one is missing."""
         first = specs[0]
         key = (first.step, first.mode.value, first.label)
         known = self.recorded.pop(key, {})
@@ -393,8 +392,8 @@ class TrainingRun:
             self.recorded.clear()
         return None
 
-    def _policy_of(self, name: str) -> Policy:
-        """Return a trained policy, or the main one from before training."""
+    def _get_policy(self, name: str) -> Policy:
+        """Return a trained policy by name, or the main policy before training."""
         if name != FROZEN:
             return self.policies[name]
         if self._frozen is None:
@@ -405,7 +404,7 @@ class TrainingRun:
         return self._frozen
 
     def count(self, rollouts: list[Rollout]) -> None:
-        """Add rollouts to the totals, whether played or recorded."""
+        """Add played or recorded rollouts to the totals."""
         state, results, setting = self.state, self.state.results, self.setting
         state.rollouts += len(rollouts)
         results["kind"] = asdict(self.kind.after(rollouts, self.success))
@@ -433,19 +432,19 @@ class TrainingRun:
         )
 
     def stop_if_ungraded(self, rollouts: Sequence[Rollout]) -> None:
-        """Raise `RewardError` if a reward failed: it is a defect that training would hide."""
+        """Raise `RewardError` if the reward function failed on a rollout."""
         broken = [r for r in rollouts if ungraded(r)]
         if not broken or broken[0].last.failure is None:
             return
         self.run.writer.flush()
         raise RewardError(
             f"{broken[0].last.failure.message}. This happened in {len(broken)} of {len(rollouts)} "
-            f"rollouts, first in {broken[0].id}; all are kept. Fix it, and continue with: "
+            f"rollouts, first in {broken[0].id}; all are stored. Fix it and continue with: "
             f"{resume_command(self.run.folder.path)} --allow-changes"
         )
 
 
 def ungraded(rollout: Rollout) -> bool:
-    """Return True if the reward of a rollout failed."""
+    """Return True if the reward function failed on a rollout."""
     failure = rollout.last.failure
     return failure is not None and failure.cause is FailureCause.REWARD_ERROR

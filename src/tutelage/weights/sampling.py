@@ -30,7 +30,7 @@ BASELINE, REFILL = "baseline", "refill"
 
 @dataclass(frozen=True, slots=True)
 class RolloutGroups:
-    """The rollouts of one step, and the cost of playing them."""
+    """The rollouts of one step, with baselines and metrics."""
 
     rollouts: list[Rollout]
     """The rollouts of the batch, group by group."""
@@ -42,26 +42,26 @@ class RolloutGroups:
 
     @property
     def policies(self) -> set[str | None]:
-        """Return the names of the policies that were called."""
+        """Return the names of all called policies."""
         return {call.policy for r in self.rollouts for call in r.last.calls}
 
 
-def play_groups(work: TrainingRun, phase: str, config: RunConfig, step: int) -> RolloutGroups:
-    """Play the rollouts of one step of reinforcement learning, with the phase's `config`."""
+def play_groups(ctx: TrainingRun, phase: str, config: RunConfig, step: int) -> RolloutGroups:
+    """Play the rollouts of one step of reinforcement learning."""
     start = time.perf_counter()
-    size = drawn(work.setting, step + 1) - drawn(work.setting, step)
+    size = drawn(ctx.setting, step + 1) - drawn(ctx.setting, step)
     rule = config.algorithm.filter_groups
-    chains, warm = work.setting.config.agent.num_chains, work.setting.config.rollout.temperature
+    chains, warm = ctx.setting.config.agent.num_chains, ctx.setting.config.rollout.temperature
     apart = "" if phase == RL else phase
     placed: list[tuple[int, Task]] = []
     every: list[list[Rollout]] = []
     missing = size
     for fill in range(rule.max_num_gen_batches if rule.enable else 1):
-        here = list(enumerate(draw_tasks(work, step, missing), start=len(placed)))
+        here = list(enumerate(draw_tasks(ctx, step, missing), start=len(placed)))
         placed += here
         label = "/".join(filter(None, (apart, f"{REFILL}/{fill}" if fill else "")))
-        played = work.play(specs_of(work, phase, step, here, label), warm)
-        stop_if_never_graded(work, played)
+        played = ctx.play(specs_of(ctx, phase, step, here, label), warm)
+        stop_if_never_graded(ctx, played)
         every += [played[i : i + chains] for i in range(0, len(played), chains)]
         missing = size - sum(informative(group) for group in every)
         if missing <= 0:
@@ -76,13 +76,13 @@ def play_groups(work: TrainingRun, phase: str, config: RunConfig, step: int) -> 
     baselines = None
     if ESTIMATORS.find(config.algorithm.adv_estimator).baselines:
         # One greedy rollout for each group; one that was lost gives no baseline.
-        tasks, tick = dict(placed), work.state.tick
+        tasks, tick = dict(placed), ctx.state.tick
         specs: list[RolloutSpec] = []
         for name in (group[0].group for group in chosen):
             place = int(name.rsplit("/", 1)[1])
-            seeds = work.setting.seeds.child(phase, step, place, "greedy")
+            seeds = ctx.setting.seeds.child(phase, step, place, "greedy")
             specs.append(RolloutSpec(tasks[place], Mode.TRAIN, name, chains, seeds, tick, BASELINE))
-        greedy = work.play(specs, 0.0)
+        greedy = ctx.play(specs, 0.0)
         baselines = {r.group: r.reward.value for r in greedy if r.reward is not None}
         if baselines:
             metrics["reward/baseline"] = sum(baselines.values()) / len(baselines)
@@ -93,8 +93,7 @@ def play_groups(work: TrainingRun, phase: str, config: RunConfig, step: int) -> 
 
 
 def epoch_places(total: int, start: int, count: int, seeds: SeedTree) -> list[int]:
-    """Return the numbers of `count` of `total` tasks, from position `start` of the shuffled
-    epochs."""
+    """Return `count` indices of `total` tasks, from position `start` in shuffled epochs."""
     out: list[int] = []
     order: list[int] = []
     known = -1
@@ -113,15 +112,15 @@ def informative(group: Sequence[Rollout]) -> bool:
     return len(rewards) >= 2 and min(rewards) < max(rewards)
 
 
-def draw_tasks(work: TrainingRun, step: int, count: int) -> list[Task]:
-    """Draw the tasks of a step; the control gets the same ones."""
-    setting, data = work.setting, work.setting.config.data
+def draw_tasks(ctx: TrainingRun, step: int, count: int) -> list[Task]:
+    """Draw the tasks of a step. The control training draws the same tasks."""
+    setting, data = ctx.setting, ctx.setting.config.data
     tasks, seeds = setting.tasks.train, setting.seeds.child(RL, "order")
     start = step * data.train_batch_size
     if setting.config.algorithm.filter_groups.enable:
         # Refills take from the same stream, so that an epoch still has every task once.
-        start = work.state.phase_data.get("drawn", 0)
-        work.state.phase_data["drawn"] = start + count
+        start = ctx.state.phase_data.get("drawn", 0)
+        ctx.state.phase_data["drawn"] = start + count
     places = range(start, start + count)
     numbers = (
         places if data.sampling == "sequential" else epoch_places(len(tasks), start, count, seeds)
@@ -130,10 +129,10 @@ def draw_tasks(work: TrainingRun, step: int, count: int) -> list[Task]:
 
 
 def specs_of(
-    work: TrainingRun, phase: str, step: int, placed: Sequence[tuple[int, Task]], label: str
+    ctx: TrainingRun, phase: str, step: int, tasks: Sequence[tuple[int, Task]], label: str
 ) -> list[RolloutSpec]:
-    """Return the specs of the tasks' rollouts, each at its place in the step."""
-    setting = work.setting
+    """Create the rollout specs of numbered tasks of a step."""
+    setting = ctx.setting
     return [
         RolloutSpec(
             task,
@@ -141,18 +140,18 @@ def specs_of(
             f"{phase}/{step}/{place}",
             index,
             setting.seeds.child(phase, step, place, index),
-            work.state.tick,
+            ctx.state.tick,
             label,
         )
-        for place, task in placed
+        for place, task in tasks
         for index in range(setting.config.agent.num_chains)
     ]
 
 
-def stop_if_never_graded(work: TrainingRun, rollouts: Sequence[Rollout]) -> None:
+def stop_if_never_graded(ctx: TrainingRun, rollouts: Sequence[Rollout]) -> None:
     """Raise `FailureBudgetError` if the reward failed in the same way on all rollouts so far."""
-    wrong, told = FailureCause.ANSWER_ERROR.value, work.state.results
-    if told["failures"].get(wrong) != work.state.rollouts:
+    wrong, told = FailureCause.ANSWER_ERROR.value, ctx.state.results
+    if told["failures"].get(wrong) != ctx.state.rollouts:
         return
-    work.run.writer.flush()
-    check_equal_failures(rollouts, work.state.rollouts)
+    ctx.run.writer.flush()
+    check_equal_failures(rollouts, ctx.state.rollouts)

@@ -26,23 +26,23 @@ from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 def by_token(
     rows: Sequence[Row],
     max_tokens: int,
-    ask: Callable[[list[Row]], TokenTensors],
+    score: Callable[[list[Row]], TokenTensors],
     *,
     shared: bool = False,
     group: ProcessGroup = ONE_PROCESS,
 ) -> Tensor:
-    """Compute values of the trained tokens of all rows, [B, T] on the CPU, with `ask`.
+    """Compute values of the trained tokens of all rows with `score`, as [B, T] on the CPU.
 
     The rows are split as in `plan_micro_batches`.
     """
     out_BT = torch.zeros(len(rows), max(len(r.ids) for r in rows))
 
-    def said(chosen: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-        found_K, rows_K, columns_K = ask([rows[b] for b in chosen])
-        return torch.tensor(chosen)[rows_K.cpu()], columns_K.cpu(), found_K.float().cpu()
+    def score_rows(indices: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        found_K, rows_K, columns_K = score([rows[b] for b in indices])
+        return torch.tensor(indices)[rows_K.cpu()], columns_K.cpu(), found_K.float().cpu()
 
     plan = plan_micro_batches(rows, max_tokens, shared=shared)
-    for numbers_K, columns_K, found_K in group.map(plan, said):
+    for numbers_K, columns_K, found_K in group.map(plan, score_rows):
         out_BT[numbers_K, columns_K] = found_K
     return out_BT
 
@@ -56,11 +56,11 @@ def logp_of(
 ) -> Tensor:
     """Compute log-probabilities at the sampling temperature, [B, T]."""
 
-    def ask(some: list[Row]) -> TokenTensors:
-        scores = policy.score(some, temperature=config.rollout.temperature, dtype=dtype)
+    def score(micro_batch: list[Row]) -> TokenTensors:
+        scores = policy.score(micro_batch, temperature=config.rollout.temperature, dtype=dtype)
         return TokenTensors(scores.logp_K, scores.rows_K, scores.columns_K)
 
     count = config.rollout.log_prob_micro_batch_size_per_gpu
     budget = count and count * max(len(r.ids) for r in rows)
     budget = budget or config.actor.max_tokens_per_micro_batch
-    return by_token(rows, budget, ask, shared=policy.network.large, group=group)
+    return by_token(rows, budget, score, shared=policy.network.large, group=group)

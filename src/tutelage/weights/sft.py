@@ -29,25 +29,25 @@ LEARNED = ("epochs", "trained_tokens", "train_loss_before", "train_loss_after")
 """Keys of the results: epochs, trained tokens, and the loss of the first and of the last batch."""
 
 
-def run_sft(work: TrainingRun, run: Run) -> None:
+def run_sft(ctx: TrainingRun, run: Run) -> None:
     """Run supervised training from its checkpoint."""
-    setting, state = work.setting, work.state
+    setting, state = ctx.setting, ctx.state
     sft_dataset, config = setting.sft_dataset, setting.config
     assert sft_dataset is not None, "the phase of supervised training needs demonstrations"
     group, policy = setting.group, setting.policy
     if config.sft.optimizer == "adamw":  # Muon needs whole matrices
         policy = group.shard(policy, setting.choice.cold_start.dtype)
-    work.optimizer = optimizer = work.restore(
+    ctx.optimizer = optimizer = ctx.restore(
         make_optimizer(policy.named(), config.actor.optim, config.sft.optimizer, group)
     )
     limit = step_limit(setting)
-    run.progress.phase("supervised training", steps=limit, seconds=work.seconds_left())
+    run.progress.phase("supervised training", steps=limit, seconds=ctx.seconds_left())
     if state.phase_step == 0 and sft_dataset.val and config.trainer.val_before_train:
-        number = _loss_of(setting, sft_dataset.val, policy)
+        number = _compute_loss(setting, sft_dataset.val, policy)
         state.results["val_loss_before"] = number
-        work.log(SFT, 0, {"val/loss": number})
+        ctx.log(SFT, 0, {"val/loss": number})
     order = setting.seeds.child(SFT, "order")
-    while not work.ended(SFT, limit):
+    while not ctx.ended(SFT, limit):
         step, data = state.phase_step, state.results
         first, last = drawn(setting, step), drawn(setting, step + 1)
         places = epoch_places(setting.examples, first, last - first, order)
@@ -65,24 +65,24 @@ def run_sft(work: TrainingRun, run: Run) -> None:
         values |= {"lr": config.actor.optim.lr * rate, "epoch": data["epochs"]}
         every = config.trainer.test_freq
         if sft_dataset.val and every > 0 and state.phase_step % every == 0:
-            values["val/loss"] = _loss_of(setting, sft_dataset.val, policy)
-            work.note_best(-values["val/loss"])
-        work.end_step(SFT, values)
-    work.end_training()
+            values["val/loss"] = _compute_loss(setting, sft_dataset.val, policy)
+            ctx.note_best(-values["val/loss"])
+        ctx.end_step(SFT, values)
+    ctx.end_training()
     if sft_dataset.val:
-        state.results["val_loss_after"] = _loss_of(setting, sft_dataset.val, policy)
+        state.results["val_loss_after"] = _compute_loss(setting, sft_dataset.val, policy)
 
 
 @torch.no_grad()
-def _loss_of(setting: TrainingInputs, rows: Sequence[Row], policy: Policy) -> float:
+def _compute_loss(inputs: TrainingInputs, rows: Sequence[Row], policy: Policy) -> float:
     """Compute the mean negative log-likelihood of the rows' trained tokens, in nats."""
-    dtype = setting.choice.cold_start.dtype
+    dtype = inputs.choice.cold_start.dtype
 
-    def said(chosen: list[int]) -> float:
-        return float(policy.score([rows[i] for i in chosen], dtype=dtype).logp_K.sum())
+    def sum_logp(indices: list[int]) -> float:
+        return float(policy.score([rows[i] for i in indices], dtype=dtype).logp_K.sum())
 
-    plan = policy.micro_batches(rows, setting.config.actor.max_tokens_per_micro_batch)
-    return -sum(setting.group.map(plan, said)) / sum(sum(row.mask) for row in rows)
+    plan = policy.micro_batches(rows, inputs.config.actor.max_tokens_per_micro_batch)
+    return -sum(inputs.group.map(plan, sum_logp)) / sum(sum(row.mask) for row in rows)
 
 
 # ---------------------------------------------------------------- the dry run
@@ -90,7 +90,7 @@ def _loss_of(setting: TrainingInputs, rows: Sequence[Row], policy: Policy) -> fl
 
 @dataclass(frozen=True, slots=True)
 class SFTPreview:
-    """A description of the data of supervised training."""
+    """Summary of the data of supervised training."""
 
     rows: int
     tokens: int
@@ -104,10 +104,10 @@ class SFTPreview:
     """The first demonstration as rendered for the model: its parts, each with True if trained."""
 
 
-def preview(setting: TrainingInputs, sft_dataset: SFTDataset) -> SFTPreview:
-    """Describe the first demonstration and the amount of data."""
+def preview(inputs: TrainingInputs, sft_dataset: SFTDataset) -> SFTPreview:
+    """Describe the first demonstration and the size of the data."""
     first, train = sft_dataset.train[0], sft_dataset.train
-    decode = setting.policy.codec.decode
+    decode = inputs.policy.codec.decode
     pairs = zip(first.ids, first.mask, strict=True)
     groups = itertools.groupby(pairs, key=lambda pair: bool(pair[1]))
     return SFTPreview(
@@ -115,7 +115,7 @@ def preview(setting: TrainingInputs, sft_dataset: SFTDataset) -> SFTPreview:
         tokens=sum(len(row.ids) for row in train),
         trained=sum(sum(row.mask) for row in train),
         longest=max(len(row.ids) for row in train),
-        steps=step_limit(setting),
-        loss=_loss_of(setting, train[: setting.config.data.train_batch_size], setting.policy),
+        steps=step_limit(inputs),
+        loss=_compute_loss(inputs, train[: inputs.config.data.train_batch_size], inputs.policy),
         pieces=tuple((decode([i for i, _ in group]), trained) for trained, group in groups),
     )

@@ -70,7 +70,7 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
     config, trainer = job.resolved.config, job.resolved.config.trainer
     check_workers(config)
     if folder.config.is_file():
-        work = _continued(job, folder, progress)
+        work = _load_run(job, folder, progress)
     else:
         check_stored(config)
         start = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
@@ -84,8 +84,8 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
         if ended or (state.phase in (RL, SFT) and state.phase_step >= (limit or float("inf"))):
             raise RunError(
                 f"trainer.resume_from_path={start!r} was saved after the last of "
-                f"{limit or state.phase_step} steps, so nothing would be trained; use one such as "
-                "checkpoints/step_000040, or raise trainer.total_training_steps (--steps)"
+                f"{limit or state.phase_step} steps, so nothing would be trained; use a checkpoint "
+                "such as checkpoints/step_000040, or raise trainer.total_training_steps (--steps)"
             )
         check_models(work.setting.policy, config)
         footprint = Footprint.loaded(work.setting)
@@ -103,19 +103,18 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
     return work
 
 
-def record_start(setting: TrainingInputs, folder: RunFolder) -> None:
+def record_start(inputs: TrainingInputs, folder: RunFolder) -> None:
     """Record the compute conditions, and save the initial weights of an embedded policy."""
-    write_json(folder.conditions, machine.compute_conditions(setting.choice))
-    if setting.imitated:
-        write_demonstrations(folder.path / IMITATED, setting.imitated)
-    if setting.config.model.path in (None, SHIPPED):
-        setting.policy.save(folder.checkpoints / "initial", replace=True)
+    write_json(folder.conditions, machine.compute_conditions(inputs.choice))
+    if inputs.imitated:
+        write_demonstrations(folder.path / IMITATED, inputs.imitated)
+    if inputs.config.model.path in (None, SHIPPED):
+        inputs.policy.save(folder.checkpoints / "initial", replace=True)
         checkpoint.seal(folder.checkpoints / "initial")
 
 
-def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> TrainingRun:
-    """Load a run that has begun from its last complete checkpoint, and cut its metrics and events
-    to it."""
+def _load_run(job: WeightTraining, folder: RunFolder, progress: Progress) -> TrainingRun:
+    """Load an existing run from its last checkpoint, and truncate its metrics and events."""
     first, kept = folder.checkpoints / "initial", checkpoint.complete(folder)
     if first.is_dir() or (kept and job.resolved.config.model.path in (None, SHIPPED)):
         checkpoint.check_seal(first)
@@ -154,13 +153,13 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
     return work
 
 
-def _rewind(work: TrainingRun, folder: RunFolder, progress: Progress) -> None:
-    """Go back to the last step of training, to train a finished run longer.
+def _rewind(ctx: TrainingRun, folder: RunFolder, progress: Progress) -> None:
+    """Reset a finished run to its last training step, to train it longer.
 
     Raises `RunError` if its checkpoint is gone, or no more steps are requested. After a kill the
     run is still as it was before its last measurements.
     """
-    config, trained = work.setting.config, checkpoint.of_training(folder)
+    config, trained = ctx.setting.config, checkpoint.of_training(folder)
     finished = folder.read_result() is not None
     if not trained and finished:
         raise RunError(
@@ -168,12 +167,12 @@ def _rewind(work: TrainingRun, folder: RunFolder, progress: Progress) -> None:
             f"cannot be trained further; use its policy as the model: model.path={folder.policy}"
         )
     if trained:
-        work.state, _ = checkpoint.load(trained[-1])
-        steps, over = work.state.phase_step, work.reason_to_end()
-        if finished and over is not None:
+        ctx.state, _ = checkpoint.load(trained[-1])
+        steps, end_key = ctx.state.phase_step, ctx.reason_to_end()
+        if finished and end_key is not None:
             raise RunError(
                 f"the run in {str(folder.path)!r} was trained for {steps} steps and ended at "
-                f"{over}; raise it to train further"
+                f"{end_key}; raise it to train further"
             )
         rates = [config.actor.optim, *([config.critic.optim] if has_critic(config) else ())]
         if steps and any(optim.lr_scheduler_type != "constant" for optim in rates):
@@ -190,10 +189,10 @@ def _rewind(work: TrainingRun, folder: RunFolder, progress: Progress) -> None:
         write_text(folder.events, "".join(json.dumps(event) + "\n" for event in left))
 
 
-def introduce(work: TrainingRun) -> None:
-    """Show device, policy, the amount of rollouts and updates, and the run folder."""
-    setting, notes = work.setting, work.resolved.notes
-    work.expected = dict.fromkeys(name for name, _ in phases_of(work))
+def introduce(ctx: TrainingRun) -> None:
+    """Show device, policy, planned rollouts and updates, and the run folder."""
+    setting, notes = ctx.setting, ctx.resolved.notes
+    ctx.expected = dict.fromkeys(name for name, _ in phases_of(ctx))
     given, model, size = setting.given, setting.config.model, setting.policy.count() / 1e6
     own = "passed in Python" if given is not None and POLICY in given.policies else ""
     facts = {
@@ -208,60 +207,60 @@ def introduce(work: TrainingRun) -> None:
     if setting.group.size > 1 or footprint.parameters >= machine.SMALL_MODEL:
         facts["memory"] = footprint.words()
     if setting.shown is not None:
-        work.state.results.setdefault("demonstrations_from", setting.shown.origin)
+        ctx.state.results.setdefault("demonstrations_from", setting.shown.origin)
         count, sft = counted(len(setting.shown.train), "row"), setting.config.sft
         steps = f"in {sft.max_steps + sft.cooldown_steps} steps of {sft.batch_size}"
         facts["demonstrations"] = f"{setting.shown.origin}; {count}, {steps}"
     if setting.config.algorithm.name == "rl":
-        facts |= planned(setting, work.expected)
-    facts |= total_time(work)
+        facts |= planned(setting, ctx.expected)
+    facts |= total_time(ctx)
     facts |= {"saves": notes[CHECKPOINTS]}
     if setting.environment is None:
         facts["tools"] = ", ".join(setting.tools) or "none" if given is None else "the agent's own"
-    facts["run"] = str(work.run.folder.path)
+    facts["run"] = str(ctx.run.folder.path)
     recipe = "environment" if setting.environment else setting.config.recipe
-    work.run.progress.start(given.agent.name if given else recipe, facts)
+    ctx.run.progress.start(given.agent.name if given else recipe, facts)
 
 
-def phases_of(work: TrainingRun) -> list[Phase]:
+def phases_of(ctx: TrainingRun) -> list[Phase]:
     """Return the phases of a configuration in order.
 
-    They are training on the user's demonstrations or a cold start, if there are any, then learning
-    from rewards. With `data.demonstrations`, tasks are measured before and after these.
+    The phases are training on the user's demonstrations or a cold start, if there are any, then
+    learning from rewards. With `data.demonstrations`, tasks are measured before and after these.
     """
-    setting, config = work.setting, work.setting.config
+    setting, config = ctx.setting, ctx.setting.config
 
-    def measured(phase: str, name: str) -> Phase:
-        return phase, partial(run_measurement, work, name)
+    def measurement(phase: str, name: str) -> Phase:
+        return phase, partial(run_measurement, ctx, name)
 
-    first = [measured(BEFORE, BEFORE)] if config.trainer.val_before_train else []
+    first = [measurement(BEFORE, BEFORE)] if config.trainer.val_before_train else []
     if setting.sft_dataset is not None:
-        sft: Phase = (SFT, partial(run_sft, work))
-        return [*first, sft, measured(AFTER, AFTER)] if setting.tasks.test else [sft]
+        sft: Phase = (SFT, partial(run_sft, ctx))
+        return [*first, sft, measurement(AFTER, AFTER)] if setting.tasks.test else [sft]
     shown, supervised = setting.shown is not None, config.algorithm.name == "sft"
     own = config.model.path is None or supervised or setting.tasks.in_order
     out = first if shown else []
     if shown or (own and bool(setting.tasks.shown) and config.sft.max_steps > 0):
-        out = [*out, (COLD, partial(run_cold_start, work))]
+        out = [*out, (COLD, partial(run_cold_start, ctx))]
     if not supervised:
         name = SHOWN if shown else BEFORE
-        out += [measured(name, name)] if config.trainer.val_before_train else []
-        out.append((RL, partial(run_rl, work)))
-    out.append(measured(AFTER, AFTER))
+        out += [measurement(name, name)] if config.trainer.val_before_train else []
+        out.append((RL, partial(run_rl, ctx)))
+    out.append(measurement(AFTER, AFTER))
     if not supervised and config.trainer.control != "none":
-        out += [(CONTROL, partial(run_control, work)), measured(AFTER_CONTROL, "control")]
+        out += [(CONTROL, partial(run_control, ctx)), measurement(AFTER_CONTROL, "control")]
     return out
 
 
-def leave(work: TrainingRun, phase: str) -> None:
-    """Save the results of a phase that has ended, also in a checkpoint."""
-    state, setting, folder = work.state, work.setting, work.run.folder
-    state.seconds[phase] = work.elapsed() - work.phase_began
-    work.optimizer = None
+def leave(ctx: TrainingRun, phase: str) -> None:
+    """Save the results of a finished phase, and write a checkpoint."""
+    state, setting, folder = ctx.state, ctx.setting, ctx.run.folder
+    state.seconds[phase] = ctx.elapsed() - ctx.phase_began
+    ctx.optimizer = None
     if phase in STEPS:
         state.results[STEPS[phase]] = state.phase_step
     if phase == AFTER_CONTROL:
-        return_weights(work)
+        return_weights(ctx)
     if phase in (AFTER, SFT) and setting.group.rank == 0:
         setting.policy.save(folder.policy, replace=True)
         if (source := setting.config.model.path) is not None:
@@ -269,14 +268,14 @@ def leave(work: TrainingRun, phase: str) -> None:
         for name, other in setting.others.items():
             other.save(folder.path / "policies" / name, replace=True)
     state.results.setdefault("done", []).append(phase)
-    work.save()
+    ctx.save()
 
 
-def outcome(work: TrainingRun, status: str) -> JSON:
-    """Return the outcome in numbers, as in result.json."""
-    state, setting = work.state, work.setting
+def outcome(ctx: TrainingRun, status: str) -> JSON:
+    """Return the content of result.json."""
+    state, setting = ctx.state, ctx.setting
     config, values = setting.config, dict(state.results)
-    policy = work.run.folder.policy
+    policy = ctx.run.folder.policy
     if state.phase in STEPS:  # it was stopped within the phase
         values.setdefault(STEPS[state.phase], state.phase_step)
     out: JSON = {
@@ -285,7 +284,7 @@ def outcome(work: TrainingRun, status: str) -> JSON:
         "algorithm": config.algorithm.name,
         "level": None if config.data.train_files or setting.environment else config.data.level,
         "seed": config.seed,
-        "wall_seconds": round(work.elapsed(), 3),
+        "wall_seconds": round(ctx.elapsed(), 3),
         **{k: values.get(k, 0) for k in ("rl_steps", "cold_start_steps", "mixed_steps")},
         "best_step": values.get(BEST, {}).get("step"),
         "rollouts": state.rollouts,
@@ -307,8 +306,8 @@ def outcome(work: TrainingRun, status: str) -> JSON:
         out["demonstrations_from"] = values["demonstrations_from"]
     fields = (ESTIMATOR, "sft_steps", *LEARNED, "val_loss_before", "val_loss_after", DROPPED)
     out |= {name: values[name] for name in fields if name in values}
-    out["graded"] = work.kind.graded
+    out["graded"] = ctx.kind.graded
     for label in EVALUATIONS:
         name = "no_tools_greedy" if label == "after/no_tools" else label.replace("/", "_")
-        out |= evaluation_keys(name, values.get(label), work.kind)
+        out |= evaluation_keys(name, values.get(label), ctx.kind)
     return out

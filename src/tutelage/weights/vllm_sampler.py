@@ -29,9 +29,9 @@ started server loads."""
 
 
 class Servers:
-    """The vLLM engine of a run, with the servers and clients to close."""
+    """The vLLM engine of a run, with its servers and clients."""
 
-    def __init__(self, setting: TrainingInputs, folder: RunFolder, progress: Progress) -> None:
+    def __init__(self, inputs: TrainingInputs, folder: RunFolder, progress: Progress) -> None:
         """Connect to the servers, or start one.
 
         Raises `ConfigError` or `EngineError` if a server cannot be used; then only the log of a
@@ -41,8 +41,8 @@ class Servers:
         from tutelage.engine.vllm_launch import LocalServer, ServerOptions
         from tutelage.engine.weight_transfer import WeightTransfer
 
-        rollout, on_cpu = setting.config.rollout, setting.choice.device.type == "cpu"
-        lora, dtype = rollout.weight_transfer == "lora", setting.choice.numerics.dtype
+        rollout, on_cpu = inputs.config.rollout, inputs.choice.device.type == "cpu"
+        lora, dtype = rollout.weight_transfer == "lora", inputs.choice.numerics.dtype
         # A temporary name, so that nothing of the user's is there, and the next run clears it.
         model = files.temporary_path(folder.path / MODEL)
         with ExitStack() as closing:
@@ -51,10 +51,10 @@ class Servers:
             urls = rollout.servers
             if not urls:
                 server_options = ServerOptions(
-                    _base(setting, model),
+                    _get_model(inputs, model),
                     str(dtype).removeprefix("torch."),
-                    setting.context,
-                    adapters=setting.config.model.lora.rank if lora else 0,
+                    inputs.context,
+                    adapters=inputs.config.model.lora.rank if lora else 0,
                     tensor_parallel=1 if on_cpu else rollout.tensor_model_parallel_size,
                     memory=rollout.gpu_memory_utilization,
                     sequences=rollout.slots,
@@ -65,20 +65,20 @@ class Servers:
                     server_options,
                     folder.path / SERVER_LOG,
                     progress.note,
-                    lambda: setting.given is not None and setting.given.manager.stopping,
+                    lambda: inputs.given is not None and inputs.given.manager.stopping,
                 )
                 closing.callback(local.stop)
                 local.wait()
                 urls = (local.url,)
-            base = _base(setting, model) if lora else None
+            base = _get_model(inputs, model) if lora else None
             transfer = WeightTransfer(folder.path / WEIGHTS, dtype, base)
             self.engine: VLLMEngine = VLLMEngine(
                 urls,
-                setting.policy,
+                inputs.policy,
                 transfer,
                 run=folder.path,
                 dtype=dtype,
-                max_length=setting.context,
+                max_length=inputs.context,
                 patience=rollout.server_patience,
                 note=progress.note,
                 resume_hint=lambda: resume_hint(folder.path),
@@ -91,14 +91,14 @@ class Servers:
         return {} if self.engine.probed is None else {"vllm/probe": self.engine.probed}
 
     def close(self) -> None:
-        """Disconnect from servers, and end one that the run started."""
+        """Disconnect from the servers, and stop a server started by the run."""
         self._closing.close()
 
 
-def _base(setting: TrainingInputs, place: Path) -> str:
-    """Return a folder with the model: the configured one, or a copy at `place`."""
-    path, given = setting.config.model.path, setting.given
+def _get_model(inputs: TrainingInputs, folder: Path) -> str:
+    """Return the folder of the configured model, or save a copy of the policy to `folder`."""
+    path, given = inputs.config.model.path, inputs.given
     if path is not None and (given is None or not given.policies):
         return local_folder(path)
-    setting.policy.save(place, replace=True)
-    return str(place)
+    inputs.policy.save(folder, replace=True)
+    return str(folder)

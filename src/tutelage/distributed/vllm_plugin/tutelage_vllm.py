@@ -39,12 +39,12 @@ class FileEngine(WeightTransferEngine[Init, Update]):
     """True while the model is being loaded."""
 
     def init_transfer_engine(self, init_info):
-        """Reject a trainer with another model layout, before any weight changes."""
+        """Raise `ValueError` if the trainer has another model layout."""
         config = self.model_config.hf_text_config
         for key, value in init_info.model.items():
             mine = getattr(config, key, None)
             if mine != value:
-                raise ValueError(f"server model has {key}={mine!r}, the trainer's {value!r}")
+                raise ValueError(f"server has {key}={mine!r}, but trainer has {key}={value!r}")
 
     def start_weight_update(self):
         """Do nothing, so that the model stays as it is if the folder cannot be read."""
@@ -77,7 +77,7 @@ class FileEngine(WeightTransferEngine[Init, Update]):
         self.model.load_weights(tensors())
 
     def finish_weight_update(self):
-        """Finish loading.
+        """Finish loading the weights.
 
         On the CPU a tied output head has separately packed weights, which vLLM's reload does not
         update.

@@ -43,15 +43,15 @@ _AHEAD: Mapping[str, tuple[Any, str, str]] = {
 def find_problems(
     config: RunConfig, machine: Machine, *, own_agent: bool = False
 ) -> Iterator[ConfigIssue]:
-    """Yield all reasons to refuse a configuration, the most basic ones first.
+    """Yield all problems of a configuration, the most basic problems first.
 
     `own_agent` is True if a user's agent plays instead of a built-in one.
     """
     yield from unknown_names(config)
-    findings = [*_devices(config, machine), *_sampler(config, machine), *_run(config)]
+    issues = [*_check_gpus(config, machine), *_check_engine(config, machine), *_check_run(config)]
     if config.algorithm.name == "rl":
-        findings += [*_learning(config), *_ahead(config, machine, own_agent)]
-    for key, reason, *fix in findings:
+        issues += [*_check_learning(config), *_check_async(config, machine, own_agent)]
+    for key, reason, *fix in issues:
         value = get(config, key)
         if key == "trainer.store_url":  # it may hold a password
             value = re.sub("://.*", "://...", value)
@@ -66,8 +66,8 @@ def unused_keys(
     *,
     own_agent: bool = False,
 ) -> dict[str, str]:
-    """Yield the keys among `set_keys` that have no effect on this run, each with the first
-    reason."""
+    """Return the keys among `set_keys` without an effect on this run, with the first reason of
+    each."""
     on_cpu = machine.device_of(config) == "cpu"
     readers: dict[str, list[str]] = {}  # of what another estimator or loss reads
     for key, registry in ((ESTIMATOR, ESTIMATORS), (LOSS, LOSSES)):
@@ -90,8 +90,8 @@ def unused_keys(
     return {key: reasons[0] for key, reasons in found.items() if reasons}
 
 
-def _devices(config: RunConfig, machine: Machine) -> Iterator[Finding]:
-    """Yield problems of GPUs, nodes and ranks: missing ones, and unsupported combinations."""
+def _check_gpus(config: RunConfig, machine: Machine) -> Iterator[Finding]:
+    """Yield problems of GPUs, nodes and ranks."""
     device, there, nodes = config.trainer.device, machine.cuda_devices, "trainer.nnodes"
     gpu, placed = machine.device_of(config) == "cuda", machine.placed_ranks(config) > 1
     if device == "mps":
@@ -131,8 +131,8 @@ def _devices(config: RunConfig, machine: Machine) -> Iterator[Finding]:
             yield "agent.placement", reason
 
 
-def _sampler(config: RunConfig, machine: Machine) -> Iterator[Finding]:
-    """Yield problems of the sampler: an endpoint, or vLLM with its servers and transports."""
+def _check_engine(config: RunConfig, machine: Machine) -> Iterator[Finding]:
+    """Yield problems of the rollout engine, its servers and the weight transfer."""
     rollout, native = config.rollout, "or rollout.name=native."
     if rollout.name == "openai":
         yield (
@@ -153,8 +153,8 @@ def _sampler(config: RunConfig, machine: Machine) -> Iterator[Finding]:
         yield "agent.tool_choice", message, f"Use agent.tool_choice=auto, {native}"
 
 
-def _run(config: RunConfig) -> Iterator[Finding]:
-    """Yield problems of a recipe's needs: data, a reward, an end."""
+def _check_run(config: RunConfig) -> Iterator[Finding]:
+    """Yield problems of the run: data, reward, number of steps, and storage."""
     trainer, recipe, data = config.trainer, config.recipe, config.data
     acts, own = config.environment.name is not None, recipe in ("sft", "rl")
     agent = AGENTS.load_or_none(config.agent.agent_type)
@@ -194,8 +194,8 @@ def _run(config: RunConfig) -> Iterator[Finding]:
         yield key, "sequence parallelism is not supported yet"
 
 
-def _learning(config: RunConfig) -> Iterator[Finding]:
-    """Yield problems of estimators, losses, KL and control."""
+def _check_learning(config: RunConfig) -> Iterator[Finding]:
+    """Yield problems of estimator, loss, KL and control settings."""
     name, chains = config.algorithm.adv_estimator, config.agent.num_chains
     loss = LOSSES.load_or_none(config.actor.policy_loss.loss_mode)
     for option, reason, fix in loss.impossible(dict(config.actor.policy_loss)) if loss else ():
@@ -240,7 +240,7 @@ def _learning(config: RunConfig) -> Iterator[Finding]:
         yield "trainer.critic_warmup", message, f"Use a number below {steps}."
 
 
-def _ahead(config: RunConfig, machine: Machine, own_agent: bool) -> Iterator[Finding]:
+def _check_async(config: RunConfig, machine: Machine, own_agent: bool) -> Iterator[Finding]:
     """Yield problems of asynchronous training (`asynchronous.py`)."""
     if not config.async_training.staleness_threshold:
         return

@@ -29,23 +29,23 @@ def registered_names() -> dict[str, tuple[str, ...]]:
 
 
 def unknown_names(config: RunConfig) -> Iterator[ConfigIssue]:
-    """Yield a problem for each unknown name in a configuration."""
-    for key, name, registry in _named(config):
+    """Yield a problem for each unknown extension name in a configuration."""
+    for key, name, registry in _list_extensions(config):
         if (wrong := registry.name_problem(name)) is not None:
             yield ConfigIssue(key, name, *wrong)
 
 
 def load_extensions(config: RunConfig) -> None:
-    """Read the user files with estimators, losses or agent types that a configuration names.
+    """Load the configured estimators, losses and agent types from user files.
 
-    Raises `ConfigError` if one is not valid.
+    Raises `ConfigError` if an extension is invalid.
     """
-    for _, name, registry in _named(config):
+    for _, name, registry in _list_extensions(config):
         registry.load(name)
 
 
-def _named(config: RunConfig) -> list[tuple[str, str, ExtensionRegistry[Any]]]:
-    """Return (key, name, registry) of all extensions that a configuration names."""
+def _list_extensions(config: RunConfig) -> list[tuple[str, str, ExtensionRegistry[Any]]]:
+    """Return (key, name, registry) of all configured extensions."""
     control = config.trainer.control
     return [
         (ESTIMATOR, config.algorithm.adv_estimator, ESTIMATORS),
@@ -56,5 +56,5 @@ def _named(config: RunConfig) -> list[tuple[str, str, ExtensionRegistry[Any]]]:
 
 
 def has_critic(config: RunConfig) -> bool:
-    """Return True if a value function is trained."""
+    """Return True if the configuration trains a critic."""
     return config.algorithm.name == "rl" and ESTIMATORS.find(config.algorithm.adv_estimator).critic

@@ -179,7 +179,7 @@ def recipe_preset(
     own_start: bool = False,
     environment: bool = False,
 ) -> tuple[str, dict[str, Any]]:
-    """Return the name of a recipe's preset and its values by key.
+    """Return the name and the values of the preset of a recipe.
 
     `own_model` is True if `model.path` is set, `own_tasks` if `data.train_files` is, `own_start` if
     a key of the cold start or of new weights is; without them the embedded job starts from the

@@ -105,27 +105,27 @@ def resolve(
     pairs += [(spelling, value, "override") for spelling, value in last.items()]
     in_file = [] if file is None else list(flatten(read_keys(file)))
     of_file = [(key, value, f"file {file and file.name}") for key, value in in_file]
-    command, from_file = _layer(pairs, first), _layer(of_file, first)
+    command, from_file = _build_layer(pairs, first), _build_layer(of_file, first)
     del from_file["recipe"]
     users = from_file | command
     from_preset = _preset_layer(recipe, users)
-    methods = [name for key, value, _ in (*of_file, *pairs) if (name := _method_of(key, value))]
+    methods = [name for key, value, _ in (*of_file, *pairs) if (name := _find_method(key, value))]
     for key, value in METHOD_DEFAULTS.get(methods[-1], {}).items() if methods else ():
         from_preset[key] = _Set(key, value, f"algorithm {methods[-1]}", key)
     kept = dict(from_preset)
-    if any(_value(users, key) is not None for key in _ENDS):
+    if any(_get(users, key) is not None for key in _ENDS):
         # A preset's end of the run gives way when the user says when to end.
         kept = {key: s for key, s in kept.items() if key not in _ENDS}
     if "trainer.val_tasks" in users:  # which say how many are tested too, unless that is said
         kept.pop("trainer.test_tasks", None)
     settings = kept | users
     derived: Layer = {}
-    warnings = _settle_engine(users, derived, machine)
-    if _value(settings, "actor.use_kl_loss") and not _supervised(settings):
-        kind = _value(settings, "actor.kl_loss_type")
+    warnings = _resolve_engine(users, derived, machine)
+    if _get(settings, "actor.use_kl_loss") and not _is_supervised(settings):
+        kind = _get(settings, "actor.kl_loss_type")
         warnings += [f"actor.kl_loss_type={kind!r} {_NO_GRADIENT}"] * (kind in ("kl", "k1"))
-    _settle_device(settings, users, machine, derived)
-    settings = _derive_learning(settings, from_preset, users, derived) | derived
+    _resolve_device(settings, users, machine, derived)
+    settings = _derive_algorithm(settings, from_preset, users, derived) | derived
     config = RunConfig.model_validate(nest({key: s.value for key, s in settings.items()}))
     origin = dict.fromkeys(leaf_fields(), "default")
     origin |= {key: s.origin for key, s in settings.items()}
@@ -135,29 +135,28 @@ def resolve(
         config=config,
         origin=origin,
         unused=unused_keys(config, machine, set_keys, own_agent=own_agent),
-        notes=_notes(config),
+        notes=_list_notes(config),
         warnings=tuple(warnings),
     )
 
 
-def _method_of(spelling: str, value: Any) -> str | None:
-    """Return the method that `algorithm=NAME` names, or None for any other key and value."""
-    named = spelling == ALGORITHM or spelling in spellings(ALGORITHM)
+def _find_method(name: str, value: Any) -> str | None:
+    """Return the method named by `algorithm=NAME`, or None for other keys and values."""
+    named = name == ALGORITHM or name in spellings(ALGORITHM)
     return value if named and isinstance(value, str) and value in METHODS else None
 
 
-def _layer(given: Iterable[_Given], first: _Set) -> Layer:
-    """Return the values of a layer by key, in their types, with a method's keys in place of its
-    name.
+def _build_layer(entries: Iterable[_Given], recipe: _Set) -> Layer:
+    """Build a layer of typed values by key; the name of a method is replaced by its keys.
 
     Raises an error for unknown keys, invalid values and contradicting spellings.
     """
-    layer: Layer = {first.key: first}
+    layer: Layer = {recipe.key: recipe}
     problems: list[ConfigIssue] = []
     names = registered_names()
     pairs: list[_Given] = []
-    for spelling, value, source in given:
-        name = _method_of(spelling, value)
+    for spelling, value, source in entries:
+        name = _find_method(spelling, value)
         keys = {spelling: value} if name is None else {ALGORITHM: "rl", **METHODS[name]}
         pairs += [(key, fit, source) for key, fit in keys.items()]
     for spelling, value, source in pairs:
@@ -165,7 +164,7 @@ def _layer(given: Iterable[_Given], first: _Set) -> Layer:
         origin = source if source.startswith("flag ") else f"{source} {spelling}"
         try:
             key = canonical_key(spelling, value)
-            fit = _typed(key, value, names)
+            fit = _parse(key, value, names)
         except ConfigIssue as problem:
             problems.append(problem.located(source if problem.key == spelling else origin))
             continue
@@ -173,44 +172,44 @@ def _layer(given: Iterable[_Given], first: _Set) -> Layer:
         other = layer.setdefault(key, _Set(key, fit, origin, spelling))
         if other.value != fit:
             both = ((other.spelling, other.value), (spelling, fit))
-            said = ", ".join(f"{name} says {plain(text)!r}" for name, text in both)
+            said = ", ".join(f"{plain(text)!r} ({name})" for name, text in both)
             reason = f"set twice, to different values: {said}"
             problems.append(ConfigIssue(key, fit, reason, "Keep one of them.", origin))
     raise_issues(problems)
     return layer
 
 
-def _preset_layer(recipe: str, users: Layer) -> Layer:
-    """Return the recipe's default values, chosen by model, tasks and demonstrations."""
-    algorithm = "sft" if recipe == "sft" and ALGORITHM not in users else _value(users, ALGORITHM)
-    own, shown = _value(users, "model.path") not in (None, SHIPPED), "data.demonstrations" in users
+def _preset_layer(recipe: str, user: Layer) -> Layer:
+    """Return the preset of a recipe, selected by model, tasks and demonstrations."""
+    algorithm = "sft" if recipe == "sft" and ALGORITHM not in user else _get(user, ALGORITHM)
+    own, shown = _get(user, "model.path") not in (None, SHIPPED), "data.demonstrations" in user
     made = ("model.size", "model.layout") if shown else ("sft.", "model.size", "model.layout")
     try:
         name, values = recipe_preset(
             recipe,
-            level=_value(users, "data.level"),
+            level=_get(user, "data.level"),
             algorithm=algorithm,
             own_model=own,
-            own_tasks=bool(_value(users, "data.train_files")),
-            own_start=any(key.startswith(made) for key in users),
-            environment=_value(users, "environment.name") is not None,
+            own_tasks=bool(_get(user, "data.train_files")),
+            own_start=any(key.startswith(made) for key in user),
+            environment=_get(user, "environment.name") is not None,
         )
     except ConfigIssue as problem:
-        by = users.get(problem.key)
+        by = user.get(problem.key)
         raise ConfigError(str(problem.located("" if by is None else by.origin))) from problem
     if shown and recipe != "sft":
         own = own or values.get("model.path") not in (None, SHIPPED)
         values |= DEMONSTRATIONS | ({} if own else DEMONSTRATIONS_EMBEDDED)
-    return {key: _Set(key, _typed(key, v), f"preset {name}", key) for key, v in values.items()}
+    return {key: _Set(key, _parse(key, v), f"preset {name}", key) for key, v in values.items()}
 
 
-def _settle_engine(users: Layer, derived: Layer, machine: Machine) -> list[str]:
-    """Log the native engine in place of a vLLM that is not there; return a warning then."""
+def _resolve_engine(user: Layer, derived: Layer, machine: Machine) -> list[str]:
+    """Fall back to the native engine if vLLM is not available, and return the warnings."""
     key, places = "rollout.name", ("rollout.servers", "rollout.vllm_python")
-    there = machine.vllm or any(_value(users, place) for place in places)
-    if there or _value(users, key) != "vllm":
+    there = machine.vllm or any(_get(user, place) for place in places)
+    if there or _get(user, key) != "vllm":
         return []
-    wanted = users[key]
+    wanted = user[key]
     derived[key] = _Set(key, "native", f"{wanted.origin} ({key}=vllm)", key)
     return [
         f"{wanted.spelling}=vllm: vLLM is not available, so the native engine is used; set "
@@ -218,9 +217,8 @@ def _settle_engine(users: Layer, derived: Layer, machine: Machine) -> list[str]:
     ]
 
 
-def _settle_device(settings: Layer, users: Layer, machine: Machine, derived: Layer) -> None:
-    """Choose the GPUs of a run that sets no number: one if there is any, with a larger token
-    budget.
+def _resolve_device(settings: Layer, user: Layer, machine: Machine, derived: Layer) -> None:
+    """Derive the number of GPUs, the token budget and the number format from the device.
 
     On a CPU a preset's bfloat16 becomes float32, since word problems failed to learn a kind of task
     in it. Where sampler and trainer differ, by bfloat16 or in asynchronous training, a correction
@@ -231,40 +229,40 @@ def _settle_device(settings: Layer, users: Layer, machine: Machine, derived: Lay
         derived[key] = _Set(key, value, f"derived from {source}", key)
 
     names = ("trainer.device", "trainer.n_gpus_per_node", "model.dtype")
-    device, _, dtype = (_value(settings, k) for k in names)
+    device, _, dtype = (_get(settings, k) for k in names)
     on_gpu = machine.cuda_devices and device != "cpu"
     taken = {names[1]: machine.ranks, "trainer.nnodes": machine.nodes, MICRO_BATCH: TOKENS_ON_GPU}
     for key, value in taken.items() if on_gpu else ():
         if value != defaults()[key] and (key not in settings or settings[key].value is None):
             derive(key, value, "trainer.device")
-    if dtype == "bfloat16" and names[2] not in users and not on_gpu:
+    if dtype == "bfloat16" and names[2] not in user and not on_gpu:
         dtype = "float32"
         derive(names[2], dtype, "trainer.device")
-    if _supervised(settings):
+    if _is_supervised(settings):
         return
     key, ahead = "rollout.correction", "async_training.staleness_threshold"
     if key not in settings and (dtype == "bfloat16" or (on_gpu and dtype == "auto")):
         derive(key, "token_tis", names[2])
-    if _value(settings, ahead):
+    if _get(settings, ahead):
         for name, value in (("rollout.schedule", "free"), (key, "token_tis")):
             if name not in settings:
                 derive(name, value, ahead)
 
 
-def _derive_learning(settings: Layer, from_preset: Layer, users: Layer, derived: Layer) -> Layer:
+def _derive_algorithm(settings: Layer, preset: Layer, user: Layer, derived: Layer) -> Layer:
     """Add the default values of estimator and loss to `derived`.
 
-    Returns the settings without the preset's values that were meant for another estimator.
+    Returns the settings without preset values for another estimator or loss.
     """
     out = dict(settings)
     for key, registry in ((ESTIMATOR, ESTIMATORS), (LOSS, LOSSES)):
-        made_for, name = _value(from_preset, key), _value(settings, key)
+        made_for, name = _get(preset, key), _get(settings, key)
         rule, before = registry.load_or_none(name), registry.load_or_none(made_for)
         own = {} if rule is None else dict(rule.defaults)
         if name != made_for:
             others = {*own, *(() if before is None else before.defaults)}
-            out = {k: s for k, s in out.items() if k not in others or k in users}
-        if key == LOSS and _supervised(settings):
+            out = {k: s for k, s in out.items() if k not in others or k in user}
+        if key == LOSS and _is_supervised(settings):
             continue
         both_clips = "actor.clip_ratio" in out  # it stands for its two distances
         for target, value in own.items():
@@ -273,17 +271,17 @@ def _derive_learning(settings: Layer, from_preset: Layer, users: Layer, derived:
     return out
 
 
-def _supervised(settings: Layer) -> bool:
-    return _value(settings, ALGORITHM) == "sft"
+def _is_supervised(settings: Layer) -> bool:
+    return _get(settings, ALGORITHM) == "sft"
 
 
-def _value(layer: Layer, key: str) -> Any:
+def _get(layer: Layer, key: str) -> Any:
     """Return the value of a key in a layer, or its default."""
     return layer[key].value if key in layer else defaults()[key]
 
 
-def _notes(config: RunConfig) -> dict[str, str]:
-    """What follows from the values and a reader would otherwise have to work out."""
+def _list_notes(config: RunConfig) -> dict[str, str]:
+    """Return notes on derived settings by key: kept checkpoints, and updates per batch."""
     trainer = config.trainer
     every, keep = f"every {trainer.save_freq} steps and ", trainer.max_actor_ckpt_to_keep
     kept = "all" if keep is None else f"the last {keep} and the best in validation"
@@ -299,9 +297,11 @@ def _notes(config: RunConfig) -> dict[str, str]:
     return notes
 
 
-def _typed(key: str, value: Any, names: Names = NO_NAMES) -> Any:
-    """Convert `value` to the type of `key`. Raises `ConfigIssue` if it does not fit; `names` as in
-    `value_issue`."""
+def _parse(key: str, value: Any, names: Names = NO_NAMES) -> Any:
+    """Convert a value to the type of its key. Raises `ConfigIssue` for an invalid value.
+
+    `names` are the allowed names, as in `value_issue`.
+    """
     try:
         config = RunConfig.model_validate(nest({key: value}))
     except ValidationError as error:
