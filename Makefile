@@ -19,8 +19,8 @@ MISSING := 69
 VLLM ?=
 # Rounds of the property tests in `make test-full`, each with other random examples.
 ROUNDS ?= 5
-# Processes that the tests are spread over, whole files at a time, each of 0.9 GB; 0 runs them in
-# this one. Two leave a third of two cores idle, since tests wait for processes and clocks.
+# Processes that run test files at a time (tests/spread.py); 0 runs all in one. Two leave a third of
+# two cores idle, since tests wait for processes and clocks.
 WORKERS ?= 3
 
 # Never another folder: `make clean` removes it.
@@ -36,7 +36,7 @@ PIP := $(BIN)/python -m pip install --no-compile
 LONG := $(wildcard $(addprefix tests/,system orchestration weights prompts trainer docs examples))
 QUICK := $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 TESTS := $(sort $(QUICK)) $(LONG)
-SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+SPREAD := --processes $(WORKERS)
 # Those that need no peer and no arguments.
 BENCHMARKS := $(foreach name,engine train_step estimators gateway runner,benchmarks.$(name).run)
 
@@ -115,13 +115,12 @@ test-full: venv-dev ## all tests, the long ones too, then more rounds of the pro
 		$(BIN)/python -m pytest -q -m hypothesis --hypothesis-seed=$$round $(ARGS) || exit 1; \
 	done
 
-check: venv-dev ## format, lint, types, layering, size of packages, files and functions, names of tests
+check: venv-dev ## format, lint, types, layering, size of packages, files and functions
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q tests/contract/test_layering.py
 	$(BIN)/python tests/contract/house.py
-	$(BIN)/python tests/contract/collection.py
 
 format: venv-dev ## rewrite the code as `make check` wants it
 	$(BIN)/ruff check --fix .

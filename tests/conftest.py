@@ -20,13 +20,14 @@ import hypothesis
 import pytest
 from tests import real_model
 from tests.skips import pytest_sessionfinish  # noqa: F401  (a hook of pytest)
+from tests.spread import pytest_addoption, pytest_runtestloop  # noqa: F401
 from tests.tiny_policies import fresh_policy
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Torch keeps the last thousand kernels that it compiled: 300 MB in a process that trains much.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
-# Each thread that frees memory otherwise keeps it for itself; xdist's workers read this.
+# Each thread that frees memory otherwise keeps it for itself; the processes that tests start read this.
 os.environ.setdefault("MALLOC_ARENA_MAX", "2")
 # Which runs were begun here is noted outside of their folders, and policies that are made once are
 # kept outside too: neither in the places of whoever runs the tests, nor taken from there.
@@ -36,7 +37,7 @@ os.environ["XDG_STATE_HOME"] = os.environ["XDG_CACHE_HOME"] = STATE.name
 # a second; nothing here leaves the machine.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = STATE.name
-# pytest-xdist sets the width of its terminal; what is tested is what a pipe gets.
+# What is tested is the width that a pipe gets.
 os.environ.pop("COLUMNS", None)
 
 
@@ -95,21 +96,6 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Whole files to a worker; all of tests/system to one, which alone makes what they share."""
-    if config.getoption("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling
-
-    class Spread(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            system = nodeid.startswith("tests/system/")
-            return "tests/system" if system else super()._split_scope(nodeid)
-
-    return Spread(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

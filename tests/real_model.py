@@ -102,8 +102,8 @@ def random_model(folder: Path) -> Path:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Say how many tests ran on the cut; where some had to, none is a failure."""
     reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or hasattr(session.config, "workerinput"):
-        return  # a worker of pytest-xdist: the process that started it counts
+    if reporter is None:
+        return
     reports = [r for kind in ("passed", "failed") for r in reporter.stats.get(kind, ())]
     used = [dict(r.user_properties).get(PROPERTY) for r in reports if r.when == "call"]
     on_cut, wanted = used.count(ON_CUT), bool(os.environ.get(EXPECTED))

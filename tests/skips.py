@@ -28,8 +28,8 @@ def unlisted(reasons: Iterable[str], listed: str) -> list[str]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Make the run red where a test was skipped for a reason that is not listed."""
     reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or hasattr(session.config, "workerinput"):
-        return  # a worker of pytest-xdist: the process that started it counts
+    if reporter is None:
+        return
     reports = reporter.stats.get("skipped", [])
     reasons = [report.longrepr[2].removeprefix("Skipped: ") for report in reports]
     new = unlisted(reasons, LIST.read_text(encoding="utf-8"))

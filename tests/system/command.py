@@ -157,7 +157,8 @@ class Command:
         for stream in streams:
             stream.touch()
         stdout = Path(out) if out is not None else streams[0]
-        job = _Job(args, str(self.cwd), str(stdout), str(streams[1]), max_file, env)
+        places = {name: os.environ[name] for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME")}
+        job = _Job(args, str(self.cwd), str(stdout), str(streams[1]), max_file, places | env)
         process = _script(job) if self.real else _fork(job)
         return Running(process, *streams)
 

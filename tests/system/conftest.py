@@ -5,8 +5,7 @@ Its fixtures import what needs torch: the process that only deals out tests read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from multiprocessing import forkserver
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,13 +46,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.system)
             item.add_marker(pytest.mark.timeout(900))
-
-
-@pytest.fixture(scope="package", autouse=True)
-def forks() -> Iterator[None]:
-    """The server that processes are forked from ends with the last of these tests: it is large."""
-    yield
-    forkserver._forkserver._stop()  # pyright: ignore
 
 
 @pytest.fixture

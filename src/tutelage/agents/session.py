@@ -21,7 +21,7 @@ from tutelage.engine.stopwatch import AgentStopwatch
 from tutelage.environments import RolloutEnvironment
 from tutelage.errors import ConfigError, TutelageError
 from tutelage.resources import AGENT, LLM, MAIN_AGENT, POLICY, NamedResources, PromptTemplate
-from tutelage.types import ChatClient, Mode, Task, ToolResult
+from tutelage.types import ChatClient, Failure, Mode, Task, ToolResult
 
 if TYPE_CHECKING:
     from tutelage.gateway.rewards import PostedRewards
@@ -59,6 +59,8 @@ class RolloutSession:
     answer: str | None = None
     """The agent's final text, for the record and for a reward function; optional."""
     stop: str = "answer"
+    failure: Failure | None = field(default=None, repr=False)
+    """Failure of the agent."""
     feedback: str = ""
     """Text feedback of a grader inside the agent; prompt searches show it to their LLM."""
     tool_results: list[ToolResult] = field(default_factory=list[ToolResult], repr=False)

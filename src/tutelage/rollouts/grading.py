@@ -64,23 +64,28 @@ class Grader:
             earned = session.environment and session.environment.total
             return replace(attempt, reward=Reward((earned or 0.0) + self.failure_reward))
         try:
-            attempt = await self._read_reward(task, attempt, session, value)
+            reward = self._read_reward(task, attempt, session, value)
+            if reward is None and self.reward is not None:
+                # What was emitted without a final reward is checked first.
+                emitted = to_reward({**dict(session.rewards), "reward": 0.0}, self.agent, task.id)
+                reward = await compute_reward(self.reward, task, attempt, timeout=self.timeout)
+                reward = Reward(reward.value, {**emitted.parts, **reward.parts})
         except RewardError as error:
             return _record_reward_error(attempt, error, self.failure_reward)
         environment = session.environment
-        if attempt.reward is None or attempt.info is None or environment is None:
-            return attempt
-        # An episode that its agent left before the end did not succeed.
-        success = attempt.info.get(SUCCESS, None if environment.ended else False)
-        if success is not None:
-            parts = {**attempt.reward.parts, EXACT: float(bool(success))}
-            attempt = replace(attempt, reward=replace(attempt.reward, parts=parts))
-        return attempt
+        if reward is not None and attempt.info is not None and environment is not None:
+            # An episode that its agent left before the end did not succeed.
+            success = attempt.info.get(SUCCESS, None if environment.ended else False)
+            if success is not None:
+                parts = {**reward.parts, EXACT: float(bool(success))}
+                reward = replace(reward, parts=parts)
+        return replace(attempt, reward=reward)
 
-    async def _read_reward(
+    def _read_reward(
         self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
-    ) -> Attempt:
-        """Return the attempt with its reward. Raises `RewardError` if the reward is missing."""
+    ) -> Reward | None:
+        """Return the reward that the agent or its environment gave, or None if the reward function
+        is to compute it. Raises `RewardError` if the reward is missing."""
         named, agent = dict(session.rewards), self.agent
         if isinstance(value, str):
             value = None
@@ -95,10 +100,7 @@ class Grader:
                     f"{self.reward.name!r} has no text to grade; return the reply's content, '' if "
                     "there is no answer, or a number"
                 )
-            # What was emitted without a final reward is checked first.
-            values = to_reward({**named, "reward": 0.0}, agent, task.id).parts if named else {}
-            reward = await compute_reward(self.reward, task, attempt, timeout=self.timeout)
-            return replace(attempt, reward=Reward(reward.value, {**values, **reward.parts}))
+            return None
         if isinstance(value, dict) or (value is None and named):
             value = {**named, **(value or {})}
         elif value is not None and named:
@@ -117,7 +119,7 @@ class Grader:
                 "emit_reward(...), or pass a reward for the returned text: --reward NAME or "
                 "FILE.py:function (in Python Trainer(reward=...))"
             )
-        return replace(attempt, reward=to_reward(value, agent, task.id))
+        return to_reward(value, agent, task.id)
 
 
 def check_text_is_graded(rollout: Rollout, reward: RewardFunction | None) -> None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from math import inf
 from time import perf_counter, time
@@ -113,10 +113,6 @@ class RunnerSettings:
             return group, Failure(FailureCause.CANCELLED, message)
         message = f"it was stopped after {self.timeout:g} seconds of its own time"
         return self.timeout, Failure(FailureCause.TIMEOUT, message)
-
-
-_AgentResult = tuple[Any, Failure | None]
-"""An agent's return value, and its failure."""
 
 
 class Runner:
@@ -278,9 +274,11 @@ class Runner:
                     session.environment = await opened
                 with tracing as trace:
                     if timed:
-                        value, failed = await self._play_with_deadline(session, expired)
+                        value = await self._play_with_deadline(session, expired)
                     else:
-                        value, failed = await _play_agent(self._agent, session)
+                        with _record_failure(session):
+                            value = await self._agent.play(spec.task, session, session.resources)
+                    failed = session.failure
             except EnvironmentFailedError as error:  # it could not be opened
                 failed = Failure(FailureCause.ENVIRONMENT_ERROR, str(error), traceback.format_exc())
             except BaseException:
@@ -317,10 +315,15 @@ class Runner:
             )
             return await self.grader.grade(spec.task, attempt, session, value)
 
-    async def _play_with_deadline(self, session: RolloutSession, timeout: Failure) -> _AgentResult:
+    async def _play_with_deadline(self, session: RolloutSession, timeout: Failure) -> Any:
         """Play until the agent returns or reaches its time limit. Only cancellation is raised."""
+
+        async def play() -> Any:
+            with _record_failure(session):
+                return await self._agent.play(session.task_record, session, session.resources)
+
         # A task of its own, so that what the agent sets in its context stays there.
-        task = asyncio.create_task(_play_agent(self._agent, session))
+        task = asyncio.create_task(play())
         try:
             done = await session.own_time.done_within(task, session.limit)
         except asyncio.CancelledError:
@@ -331,20 +334,23 @@ class Runner:
             return task.result()
         if done:
             message = "CancelledError: the agent cancelled itself"
-            return None, Failure(FailureCause.AGENT_ERROR, message)
+            session.failure = Failure(FailureCause.AGENT_ERROR, message)
+            return None
         session.cancelled = session.closed = True
         await cancel_and_wait(task)
         left = "" if task.done() else ", and did not end: it was abandoned with its models closed"
-        return None, replace(timeout, message=timeout.message + left)
+        session.failure = replace(timeout, message=timeout.message + left)
+        return None
 
 
-async def _play_agent(agent: Agent, session: RolloutSession) -> _AgentResult:
-    """Play a rollout, and convert exceptions of the agent, including SystemExit, to a failure."""
+@contextmanager
+def _record_failure(session: RolloutSession) -> Generator[None]:
+    """Convert exceptions of the agent in the block, including SystemExit, to a failure."""
     enter_rollout(session)
     try:
-        return await agent.play(session.task_record, session, session.resources), None
+        yield
     except AgentFailedError as error:
-        return None, Failure(FailureCause.AGENT_ERROR, str(error), error.trace)
+        session.failure = Failure(FailureCause.AGENT_ERROR, str(error), error.trace)
     except (KeyboardInterrupt, GeneratorExit, FailureBudgetError):
         raise
     except BaseException as error:
@@ -360,7 +366,7 @@ async def _play_agent(agent: Agent, session: RolloutSession) -> _AgentResult:
             cause, message = FailureCause.ENVIRONMENT_ERROR, str(error)
         elif isinstance(error, ToolError):
             cause = FailureCause.TOOL_ERROR
-        return None, Failure(cause, message, traceback.format_exc())
+        session.failure = Failure(cause, message, traceback.format_exc())
 
 
 def _engine_failure(
