@@ -21,7 +21,7 @@ from benchmarks.orchestration.planning import SEEDS, fitted
 from benchmarks.orchestration.readers import read_nestful
 
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
-from tutelage.orchestration.data.workflows import Workflow, catalog_of
+from tutelage.orchestration.data.workflows import Workflow, build_catalog
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.planner.confidence import reduced, same_tools
 from tutelage.orchestration.planner.settings import Phase1Settings
@@ -68,7 +68,7 @@ def main() -> None:
     )
     parser.add_argument("nestful")
     workflows = read_nestful(parser.parse_args().nestful)
-    catalog = catalog_of(workflows)
+    catalog = build_catalog(workflows)
     torch.set_num_threads(1)
     order = SEEDS.child("nestful").python().sample(range(len(workflows)), len(workflows))
     found: list[Asked] = []

@@ -22,7 +22,7 @@ from benchmarks.orchestration.query_level import CALIBRATED, measure_queries
 from tutelage.orchestration.data.outcomes import OutcomeTable
 from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
 from tutelage.orchestration.routing.phase2 import GROUPS, paired_difference, train_phase2
-from tutelage.orchestration.routing.policy import lookahead, policy_chooser
+from tutelage.orchestration.routing.policy import greedy_policy, lookahead
 from tutelage.orchestration.routing.predictor import OutcomePredictor
 from tutelage.orchestration.routing.router import load_router
 from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
@@ -31,7 +31,7 @@ from tutelage.orchestration.routing.simulator import (
     RewardTerms,
     Scenario,
     WorkflowBatch,
-    run_chooser,
+    run_policy,
 )
 from tutelage.seeds import SeedTree
 
@@ -109,7 +109,7 @@ def _run_presets(
         weights = NORMALIZED if preset == "normalized" else RewardWeights()
         terms = RewardTerms(preset, weights)
         one, two = (
-            run_chooser(board, flows, terms, lookahead(terms)).reward_B for board in (older, newer)
+            run_policy(board, flows, terms, lookahead(terms)).reward_B for board in (older, newer)
         )
         rewards.setdefault(f"refit, {preset}", []).append((one, two, flows.group_B + 1000 * number))
 
@@ -132,8 +132,8 @@ def _run_ppo(
         terms = result.world.terms
         flows = WorkflowBatch.draw(board, WORKFLOWS, SeedTree(number).child("ppo"), GROUPS)
         one, two = (
-            run_chooser(board, flows, terms, choose).reward_B
-            for choose in (lookahead(terms), policy_chooser(result.model, terms))
+            run_policy(board, flows, terms, choose).reward_B
+            for choose in (lookahead(terms), greedy_policy(result.model, terms))
         )
         rewards.setdefault(f"PPO, {name}", []).append((one, two, flows.group_B + 1000 * number))
 

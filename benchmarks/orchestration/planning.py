@@ -36,13 +36,13 @@ from tutelage.orchestration.data.synthetic import (
     distinct,
     generate,
     generate_plain,
-    graph_of,
     split,
+    to_graph,
 )
-from tutelage.orchestration.data.workflows import Workflow, catalog_of
+from tutelage.orchestration.data.workflows import Workflow, build_catalog
 from tutelage.orchestration.evaluation.metrics import (
     PlanScores,
-    copied_plans,
+    copy_plans,
 )
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
 from tutelage.orchestration.plan.dag import Node, Plan
@@ -78,7 +78,7 @@ def plans_of(
     nearest = model.memory.texts.products(texts, model.idf).topk(1, dim=1).indices[:, 0].tolist()
     made = model.plan_all([w.instruction for w in test])
     raw += [p.raw_valid for p in made]
-    found = {"nearest": copied_plans(fitting.remembered, test, nearest)}
+    found = {"nearest": copy_plans(fitting.remembered, test, nearest)}
     bare = [(p.plan.instruction, tuple(Node(node.tool) for node in p.plan.nodes)) for p in made]
     found["no edges"] = [Plan(*parts) for parts in bare]
     for name, plans in {"planner": [p.plan for p in made], **found}.items():
@@ -128,7 +128,7 @@ def synthetic() -> None:
 def nestful(path: str) -> None:
     """Five-fold cross-validation on 200 gold plans."""
     workflows = read_nestful(path)
-    catalog = catalog_of(workflows)
+    catalog = build_catalog(workflows)
     order = SEEDS.child("nestful").python().sample(range(len(workflows)), len(workflows))
     plans: dict[str, list] = {}
     gold: list[Workflow] = []
@@ -157,7 +157,7 @@ def joined(paths: list[Path]) -> ToolGraph:
             if link["source"] != link["target"]:
                 links[names[link["source"]]][names[link["target"]]] = None
     followers = {name: tuple(after) for name, after in links.items()}
-    return replace(graph_of(Catalog(tuple(tools))), followers=followers)
+    return replace(to_graph(Catalog(tuple(tools))), followers=followers)
 
 
 def chains(folder: str) -> None:

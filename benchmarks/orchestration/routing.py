@@ -44,8 +44,8 @@ from tutelage.orchestration.routing.policy import (
     LOOKAHEAD,
     POLICY,
     baselines,
+    greedy_policy,
     lookahead,
-    policy_chooser,
 )
 from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
 from tutelage.orchestration.routing.simulator import (
@@ -57,7 +57,7 @@ from tutelage.orchestration.routing.simulator import (
     Scenario,
     WorkflowBatch,
     WorkflowSimulator,
-    run_chooser,
+    run_policy,
 )
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import has_interval
@@ -130,8 +130,8 @@ def with_oracle(result: Phase2Result) -> RouterEvaluation:
     evaluation, terms = result.evaluation, result.world.terms
     assert evaluation is not None
     done = evaluation.outcomes[POLICY]
-    best = run_chooser(done.query_table, done.flows, terms, oracle(terms))
-    plain = run_chooser(done.query_table, done.flows, terms, greedy(terms))
+    best = run_policy(done.query_table, done.flows, terms, oracle(terms))
+    plain = run_policy(done.query_table, done.flows, terms, greedy(terms))
     return replace(evaluation, outcomes={**evaluation.outcomes, GREEDY: plain, ORACLE: best})
 
 
@@ -141,12 +141,12 @@ def rewards_of(result: Phase2Result, settings: Phase2Settings, seed: int) -> Rew
     query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
     flows = WorkflowBatch.draw(query_table, settings.test_workflows, seeds.child("test"), GROUPS)
     choosers = {
-        POLICY: policy_chooser(result.model, world.terms),
+        POLICY: greedy_policy(result.model, world.terms),
         GREEDY: greedy(world.terms),
         LOOKAHEAD: lookahead(world.terms),
     }
     rewards = {
-        name: [float(r) for r in run_chooser(query_table, flows, world.terms, choose).reward_B]
+        name: [float(r) for r in run_policy(query_table, flows, world.terms, choose).reward_B]
         for name, choose in choosers.items()
     }
     return rewards | {GROUP: [float(g) for g in flows.group_B]}
@@ -204,7 +204,7 @@ def evaluated(
     flows = WorkflowBatch.draw(query_table, CURVE, place, GROUPS)
 
     def policy(terms: RewardTerms) -> Any:
-        return policy_chooser(result.model, terms)
+        return greedy_policy(result.model, terms)
 
     routers = {GREEDY: greedy, LOOKAHEAD: lookahead, POLICY: policy}
     known = measured_aiq(query_table, flows, world.terms, routers)
@@ -226,7 +226,7 @@ def evaluated(
         rules = baselines(world.train.table, under)
         choosers = {**rules, GREEDY: greedy(under), POLICY: policy(under), ORACLE: oracle(under)}
         presets[preset] = [
-            {"name": n, "reward": float(run_chooser(query_table, flows, under, c).reward_B.mean())}
+            {"name": n, "reward": float(run_policy(query_table, flows, under, c).reward_B.mean())}
             for n, c in choosers.items()
         ]
     return rows, presets

@@ -30,7 +30,7 @@ from benchmarks.estimators.run import SHARED, Settings, cold_start, train
 from benchmarks.measure import machine, table
 from benchmarks.scale.slow_environment import CHAINS, SEEDS, STEPS, TASKS
 
-from tutelage.policy.machine import machine_facts
+from tutelage.policy.machine import detect_machine
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.progress import Progress
@@ -123,7 +123,7 @@ def play(threshold: int, seed: int, root: Path) -> dict[str, float]:
     keys = SLOW | {KEY: threshold, "seed": seed}
     overrides = [f"{key}={value}" for key, value in keys.items()]
     folder = create(root / str(threshold) / f"seed{seed}")
-    work = training(resolve("math", overrides, machine=machine_facts()))
+    work = training(resolve("math", overrides, machine=detect_machine()))
     loop = _JumpingLoop()
     work.loop = asyncio.Runner(loop_factory=lambda: loop)
     stopwatch = _Stopwatch(loop)

@@ -17,7 +17,7 @@ from tau2_dialogue import GREETING
 from tau2_small import SmallWorld
 from tau2_tasks import SMALL, SerializedTask, load_rows
 
-from tutelage.files import folder_content
+from tutelage.files import describe_folder
 from tutelage.policy.model import Policy, build_policy
 from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/tau2-start"))
     parser.add_argument("--bad-share", type=float, default=0.7)
     args = parser.parse_args()
-    if (content := folder_content(args.output)) is not None:
+    if (content := describe_folder(args.output)) is not None:
         parser.error(f"--output {str(args.output)!r}: {content}; name another folder")
     make(load_rows(SMALL), args.bad_share).save(args.output)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rl_batches import Batch, batches
 
 from tutelage.algorithms import rl
-from tutelage.algorithms.rl import ESTIMATORS, advantages, estimate_advantages, group_counts, whiten
+from tutelage.algorithms.rl import ESTIMATORS, advantages, count_groups, estimate_advantages, whiten
 from tutelage.algorithms.rl.advantages.packed import Estimate
 from tutelage.errors import ConfigError
 
@@ -307,7 +307,7 @@ def test_lonely_rollouts_stay_out_of_the_whitening():
 
 def test_groups_without_contrast_are_counted():
     rewards = rows([1], [0], [0.5], [0.5], [1], [1], [0])
-    counts = group_counts(
+    counts = count_groups(
         rewards,
         torch.ones_like(rewards),
         ["mixed", "mixed", "flat", "flat", "one", "two-rows", "two-rows"],

@@ -5,7 +5,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutelage.cli.console import PlainConsole, escape, facts, one_line
+from tutelage.cli.console import PlainConsole, escape, facts, shorten
 
 
 @given(st.text(st.characters()))
@@ -19,7 +19,7 @@ def test_what_is_shown_can_be_written_and_moves_no_cursor(text: str) -> None:
 
 @given(st.text(st.characters()), st.integers(2, 40))
 def test_one_line_is_one_line_of_that_width(text: str, width: int) -> None:
-    shown = one_line(text, width)
+    shown = shorten(text, width)
     assert len(shown) <= width
     assert "\n" not in shown
 

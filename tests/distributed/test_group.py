@@ -19,7 +19,7 @@ from tutelage.distributed.process_group import TorchProcessGroup, join_group
 from tutelage.errors import ConfigError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.weights import following
-from tutelage.weights.process_group import in_step, launched
+from tutelage.weights.process_group import launched, run_on_all
 
 from .ranks import started, together
 
@@ -52,7 +52,7 @@ def fail_on_the_second() -> None:
             raise ConfigError("no model here")
         return 1
 
-    in_step(group, make)
+    run_on_all(group, make)
 
 
 def fail_on_the_first() -> None:

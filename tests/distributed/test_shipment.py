@@ -43,7 +43,7 @@ def sent(agent: Any, **arguments: Any) -> dict[str, tuple[str, list[Any]]]:
         algorithm=algorithm, policy=tiny_policy(), train_dataset=ROWS, output_dir="out", **arguments
     )
     resolved, _, given = trainer._prepare(algorithm, agent, None, None, Path("out"))
-    return dict(put_inputs(training(resolved, given).make_setting()))
+    return dict(put_inputs(training(resolved, given).make_inputs()))
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from tutelage.engine.native import NativeEngine
 from tutelage.engine.protocol import Request
-from tutelage.engine.sampler import draw, uniforms
+from tutelage.engine.sampler import draw, draw_uniforms
 from tutelage.policy.hf_model import HFNetwork
 from tutelage.policy.model import Policy
 from tutelage.types import Sampled, Sampling, StopReason
@@ -34,7 +34,7 @@ def slowly(policy: Policy, request: Request, max_length: int = 256) -> Sampled:
     ids, logp, raw = list(request.prompt_ids), [], []
     limit = max(1, min(sampling.max_tokens, max_length - len(ids)))
     reason = StopReason.LENGTH
-    for uniform in uniforms(request.seed, limit):
+    for uniform in draw_uniforms(request.seed, limit):
         logits = model(torch.tensor([ids])).logits[0, -1:].float()
         token, warm, cold = draw(
             logits,

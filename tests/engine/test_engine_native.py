@@ -17,7 +17,7 @@ from tests.marks import long
 
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Request
-from tutelage.engine.sampler import draw, uniforms
+from tutelage.engine.sampler import draw, draw_uniforms
 from tutelage.engine.versions import version_spans
 from tutelage.errors import ContextOverflowError
 from tutelage.policy.decoder import Cache
@@ -344,7 +344,7 @@ def test_what_runs_goes_on_under_new_weights_from_what_they_say_of_the_whole(
 
 @torch.no_grad()
 def drawn_by_their_versions(got: Sampled, wanted: Request, versions: dict[int, Policy]) -> None:
-    numbers, start = uniforms(wanted.seed, len(got.token_ids)), 0
+    numbers, start = draw_uniforms(wanted.seed, len(got.token_ids)), 0
     for version, end in version_spans(got):
         model = transformers_model(versions[version])
         for i in range(start, end):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.in_one_item import in_one_item
 
-from tutelage.gateway.completions import KeptAnswers
+from tutelage.gateway.completions import AnswerCache
 from tutelage.gateway.dialects import DIALECTS, Dialect
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.request import ChatRequest
@@ -33,7 +33,7 @@ NONE_OF_OURS = {"a": ["value", "that", "no", "table", "has"]}
 def asked(dialect: Dialect, **more: Any) -> ChatRequest:
     """What a request asks of a model; what an answer repeats of it is no part of that."""
     body = BODIES[dialect.name] | more
-    request = dialect.read(body, Sampling(), KeptAnswers())
+    request = dialect.read(body, Sampling(), AnswerCache())
     return replace(request, echo={})
 
 

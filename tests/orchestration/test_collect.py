@@ -26,7 +26,7 @@ from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import Latency, Worker
-from tutelage.orchestration.routing.contract import cascade, most_accurate
+from tutelage.orchestration.routing.contract import accurate_router, cascade
 from tutelage.seeds import SeedTree
 
 
@@ -36,7 +36,7 @@ def test_a_collection_of_synthetic_instructions_reads_back_as_workflows(tmp_path
 
     def run(folder: Path) -> bytes:
         system = OrchestrationSystem(
-            pool=pool, router=most_accurate(), catalog=builtin_graph().catalog, seed=2
+            pool=pool, router=accurate_router(), catalog=builtin_graph().catalog, seed=2
         )
         logger = ExecutionLogger(folder, workers=pool.workers, clock=lambda: 0.0)
         told = run_virtual(collect(system, [w.plan for w in workflows], logger))

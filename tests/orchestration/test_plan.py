@@ -69,7 +69,7 @@ def test_what_is_no_dag_is_refused(nodes: tuple[Node, ...], message: str) -> Non
 def test_adjacency_and_dependencies_say_the_same(plan: Plan) -> None:
     matrix = plans.adjacency(plan)
     assert plans.is_valid_dag(matrix)
-    assert plans.dependencies_of(matrix) == plan.dependencies
+    assert plans.parent_lists(matrix) == plan.dependencies
 
 
 @given(dags())

@@ -34,7 +34,7 @@ from tutelage.orchestration.routing.simulator import (
     WorkflowBatch,
     WorkflowSimulator,
     look_ahead,
-    run_chooser,
+    run_policy,
 )
 from tutelage.seeds import SeedTree
 
@@ -295,7 +295,7 @@ def test_the_loss_is_the_documents_formula() -> None:
 def test_the_lookahead_is_above_random() -> None:
     here, flows = world(), flows_of(600)
     rewards = {
-        name: run_chooser(here.val, flows, here.terms, choose).reward_B.mean()
+        name: run_policy(here.val, flows, here.terms, choose).reward_B.mean()
         for name, choose in rules().items()
     }
     assert rewards["one-step lookahead"] > rewards["random"]

@@ -11,7 +11,7 @@ import pytest
 from tutelage.config.overrides import parse_overrides
 from tutelage.errors import ConfigError
 from tutelage.orchestration.planner.settings import PlannerConfig, keys_of, read_settings
-from tutelage.orchestration.setup import PlannerDatasets, read_sets
+from tutelage.orchestration.setup import PlannerDatasets, read_datasets
 
 DOCUMENT = """
 training:
@@ -93,7 +93,7 @@ def write_rows(path: Path, rows: Any) -> str:
 
 def sets_of(**given: Any) -> PlannerDatasets:
     request = PlannerConfig(phase="1", **given)
-    return read_sets(request, request.settings().phase1_supervised)
+    return read_datasets(request, request.settings().phase1_supervised)
 
 
 def test_test_queries_that_stand_in_the_training_file_are_named(tmp_path: Path) -> None:

@@ -27,11 +27,11 @@ from tests.tracing.samples import orphans
 
 from tutelage.errors import ConfigError, DataError, RunError, StoreError
 from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.data.workflows import workflow_of
+from tutelage.orchestration.data.workflows import parse_workflow
 from tutelage.orchestration.evaluation.rewards import ExecutionResult
 from tutelage.orchestration.execution.executor import ExecutorSettings
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
-from tutelage.orchestration.execution.record import Execution, fold, plan_json, read_plan
+from tutelage.orchestration.execution.record import Execution, fold, plan_to_json, read_plan
 from tutelage.orchestration.execution.stored import ExecutionLogger, ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem, execution_seeds
 from tutelage.orchestration.execution.worker_files import classic
@@ -112,7 +112,7 @@ def test_a_line_has_the_documents_fields_and_ours_and_reads_back(tmp_path: Path)
     assert outputs["workflow_graph"]["adjacency"][0] == [0, 1, 1, 0]
     assert (row["run_id"], row["pool"], row["mock"]) == ("r1", "scripted", True)
     assert [node["worker"] for node in row["nodes"]] == ["b", "b", "b", "b"]
-    workflow = workflow_of(row)
+    workflow = parse_workflow(row)
     assert workflow.plan.dependencies == DIAMOND.dependencies
     assert workflow.workers == ("b", "b", "b", "b")
 
@@ -256,7 +256,7 @@ def test_one_file_has_several_executions_and_one_plan_of_each(tmp_path: Path) ->
 
 def test_plans_read_back_as_they_were_written() -> None:
     plan = Plan("x", (Node("a", {"t": "<node-1>"}, (), "Say."), Node("b")))
-    assert read_plan(json.loads(json.dumps(plan_json(plan)))) == plan
+    assert read_plan(json.loads(json.dumps(plan_to_json(plan)))) == plan
     with pytest.raises(DataError, match="this is no plan"):
         read_plan({"instruction": "x"})
 

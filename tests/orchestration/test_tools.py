@@ -18,7 +18,7 @@ from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.record import Execution, ExecutionJournal
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.workers import WorkerAnswer
-from tutelage.orchestration.plan.arguments import call_key, check_arguments, tool_arguments
+from tutelage.orchestration.plan.arguments import call_key, check_arguments, resolve_arguments
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import cheapest
 from tutelage.seeds import SeedTree
@@ -361,14 +361,14 @@ def test_references_inside_an_argument_are_read_as_its_schema_wants(
 ) -> None:
     other = from_schema({"value": schema}, **{"$defs": SHAPES})
     outputs = {0: "7", 1: "[1, 2]", 2: '["a.txt"]'}
-    made = tool_arguments({"value": given}, outputs, other)["value"]
+    made = resolve_arguments({"value": given}, outputs, other)["value"]
     assert (made["size"] if isinstance(made, dict) else made) == wanted
 
 
 def test_what_a_result_says_is_no_reference_wherever_it_stands() -> None:
     other = from_schema({"value": {"type": "array", "items": {"type": "string"}}})
     outputs = {0: '["<node-1>"]', 1: "secret"}
-    assert tool_arguments({"value": "<node-0>"}, outputs, other) == {"value": ["<node-1>"]}
+    assert resolve_arguments({"value": "<node-0>"}, outputs, other) == {"value": ["<node-1>"]}
 
 
 # ---------------------------------------------------------------- the pool

@@ -15,10 +15,10 @@ from tutelage.errors import ConfigError, RewardError
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.worker_files import (
     classic,
+    parse_worker,
     read_workers,
     tool_kind,
-    worker_from,
-    worker_to,
+    worker_to_json,
 )
 from tutelage.orchestration.execution.workers import (
     Latency,
@@ -100,7 +100,7 @@ def test_all_fields_come_back_as_they_were_written() -> None:
     worker = Worker(
         "a", ("text",), 1.0, 2.0, Latency(0.1, 0.2, 0.3), {"*": 0.5}, "http://h/v1", "m", "KEY", 3
     )
-    assert worker_from(json.loads(json.dumps(worker_to(worker)))) == worker
+    assert parse_worker(json.loads(json.dumps(worker_to_json(worker)))) == worker
 
 
 @pytest.mark.parametrize(

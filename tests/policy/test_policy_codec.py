@@ -225,8 +225,8 @@ def test_reasoning_is_trained_where_the_template_shows_it(field: str) -> None:
     trained = [i for i, m in zip(ids, mask, strict=True) if m]
     assert codec.decode(trained) == "<think>12 and <|im_end|> 34</think>46<|im_end|>"
     assert sum(i in codec.eos_ids for i in trained) == 1
-    assert codec.shows_reasoning
-    assert not CODECS["embedded"].shows_reasoning
+    assert codec.renders_reasoning
+    assert not CODECS["embedded"].renders_reasoning
 
 
 @pytest.mark.parametrize("name", ["embedded", "qwen2.5", "llama-3.2"])

@@ -77,7 +77,7 @@ def test_a_ceiling_on_tokens_needs_the_worst_case_and_then_holds() -> None:
     with pytest.raises(ConfigError, match="worst case"):
         plan(GEPA(), Splits(TASKS[:4], TASKS[4:6], TASKS[6:]), Settings("f", Limits(tokens=100)))
     budget = SearchBudget(Limits(tokens=100), WorstCase(rollout=Usage(1, 40)))
-    need = budget.worst.of_rollout()
+    need = budget.worst.rollout_cost()
     budget.reserve(need * 2)
     with pytest.raises(BudgetExceeded, match="tokens"):
         budget.reserve(need)
@@ -117,7 +117,7 @@ async def test_failures_count_zero_and_their_text_is_evidence() -> None:
     causes = [e.failure for e in score.episodes[:4]]
     assert causes == [FailureCause.AGENT_ERROR] * 2 + [FailureCause.REWARD_ERROR] * 2
     assert "no such tool" in score.episodes[0].feedback
-    assert not score.infra_error
+    assert not score.has_infra_error
 
 
 async def test_more_than_a_fifth_of_infrastructure_errors_is_no_score() -> None:
@@ -129,7 +129,7 @@ async def test_more_than_a_fifth_of_infrastructure_errors_is_no_score() -> None:
     two, three = await evaluator(play).evaluate(
         [EvaluationJob("a", {"lost": "2"}, ITEMS), EvaluationJob("b", {"lost": "3"}, ITEMS)]
     )
-    assert (two.infra_error, three.infra_error) == (False, True)
+    assert (two.has_infra_error, three.has_infra_error) == (False, True)
 
 
 # ------------------------------------------------------------ edits

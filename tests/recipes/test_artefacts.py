@@ -56,4 +56,4 @@ def test_a_planner_plans_alike_after_it_was_stored(tmp_path: Path) -> None:
 
 
 def test_the_shipped_planner_plans() -> None:
-    assert saving.shipped_planner().plan("Translate this text to German and read it aloud", 0).nodes
+    assert saving.builtin_planner().plan("Translate this text to German and read it aloud", 0).nodes

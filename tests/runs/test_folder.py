@@ -18,9 +18,9 @@ from tutelage.runs.folder import (
     create,
     every,
     find,
-    keep_lines,
     locked,
     remove_if_empty,
+    trim_lines,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -162,11 +162,11 @@ def test_torn_lines_are_left_out_and_cut_away(tmp_path: Path) -> None:
     with run.metrics.open("a") as file:
         file.write('{"step": 4, "x')
     assert [line["step"] for line in run.read_metrics()] == [0, 1, 2, 3]
-    keep_lines(run.metrics, 9)
+    trim_lines(run.metrics, 9)
     assert run.metrics.read_text() == whole
-    keep_lines(run.metrics, 2)
+    trim_lines(run.metrics, 2)
     assert run.metrics.read_text() == "".join(whole.splitlines(keepends=True)[:2])
-    keep_lines(run.events, 2)
+    trim_lines(run.events, 2)
     assert not run.events.exists()
 
 
@@ -174,7 +174,7 @@ def test_numbers_come_back_bit_for_bit(tmp_path: Path) -> None:
     values = {"a": 0.1 + 0.2, "b": 5e-324, "c": 1.7976931348623157e308, "d": -0.0, "e": 2**60}
     append_json(tmp_path / "m.jsonl", values)
     before = (tmp_path / "m.jsonl").read_text()
-    keep_lines(tmp_path / "m.jsonl", 1)
+    trim_lines(tmp_path / "m.jsonl", 1)
     assert (tmp_path / "m.jsonl").read_text() == before
     assert {k: repr(v) for k, v in json.loads(before).items()} == {
         k: repr(v) for k, v in values.items()

@@ -11,8 +11,8 @@ from tests.builders import make_attempt, make_rollout
 from tutelage.errors import RewardError
 from tutelage.runs.stored_evaluation import (
     evaluation_keys,
-    evaluation_of_record,
     judged_text,
+    parse_evaluation,
     read_evaluation,
 )
 from tutelage.statistics.outcome import RewardKind, Success, summarise
@@ -47,7 +47,7 @@ def test_a_grader_that_raised_is_no_success_of_the_others() -> None:
     found = summarise([rollout("t3", 1.0), *lost])
     assert (found.success, found.interval, found.mean_reward) == (None, None, None)
     assert (found.judged, found.rollouts, dict(found.lost)) == (1, 4, {"reward_error": 3})
-    assert judged_text(evaluation_of_record(found.record())) == (
+    assert judged_text(parse_evaluation(found.record())) == (
         "1 of 4 judged; 3 lost: 3 no reward (reward_error on t0)"
     )
 
@@ -66,7 +66,7 @@ def test_a_timeout_counts_and_is_named() -> None:
     found = summarise([*rollouts([1.0, 1.0, 1.0]), rollout("t9", 0.0, FailureCause.TIMEOUT)])
     assert found.success == 0.75
     assert dict(found.failed) == {"timeout": 1}
-    assert judged_text(evaluation_of_record(found.record())) == (
+    assert judged_text(parse_evaluation(found.record())) == (
         "4 of 4 judged; failed, and counted so: 1 timeout"
     )
 

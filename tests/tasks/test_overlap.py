@@ -59,9 +59,9 @@ def test_which_fields_a_reward_reads() -> None:
     def of_any(prediction: str, **fields: Any) -> float:
         return 0.0
 
-    assert resolve_reward("math").fields_read == {"answer"}
-    assert of_task.fields_read is None
-    assert of_any.fields_read is None
+    assert resolve_reward("math").task_fields == {"answer"}
+    assert of_task.task_fields is None
+    assert of_any.task_fields is None
 
 
 def test_counts_and_what_is_said() -> None:

@@ -80,7 +80,7 @@ def test_those_that_are_asked_for_stay_and_the_best(folder: RunFolder) -> None:
     trained = ["step_000001", "step_000004"]
     names = [p.name for p in checkpoint.complete(folder)]
     assert names == [*trained, "step_000004_tick_000009"]
-    checkpoint.drop_between(folder)
+    checkpoint.remove_intermediate(folder)
     assert [p.name for p in checkpoint.complete(folder)] == trained
     for step in (5, 6):
         checkpoint.save(folder, state(step), tensors(), keep=None)

@@ -120,14 +120,14 @@ def test_the_time_of_a_run_is_estimated_before_it_begins_and_kept_by_phase(
     for steps in (4, 8):
         words = [*overrides(source, trainer__total_training_steps=steps), *keys]
         job = kinds.training(resolve("math", words, machine=LAPTOP))
-        work = run.TrainingRun(job.resolved, job.make_setting(), job.loop)
+        work = run.TrainingRun(job.resolved, job.make_inputs(), job.loop)
         ctx: Any = SimpleNamespace(
             state=SimpleNamespace(phase="", phase_step=0, results={}),
             setting=work.setting,
             elapsed=lambda: 0.0,
-            expected=dict.fromkeys(name for name, _ in training.phases_of(work)),
+            expected=dict.fromkeys(name for name, _ in training.list_phases(work)),
         )
-        told = cost.total_time(ctx)["total"]
+        told = cost.estimate_time(ctx)["total"]
         assert re.fullmatch(r"about \d+:\d\d minutes \(estimated; measured again .*\)", told), told
         expected.append(ctx.expected)
     once, twice = expected

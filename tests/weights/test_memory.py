@@ -34,7 +34,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Has a machine stand for this one."""
 
     def change(machine: Machine) -> None:
-        monkeypatch.setattr(memory, "machine_facts", lambda: machine)
+        monkeypatch.setattr(memory, "detect_machine", lambda: machine)
         monkeypatch.setattr("tutelage.policy.machine.machine_facts", lambda: machine)
         monkeypatch.setattr(
             "torch.cuda.get_device_properties",
@@ -134,10 +134,10 @@ def test_adapters_are_counted_by_their_rank_before_a_model_is_loaded(
     asked = resolve("rl", keys, machine=LAPTOP, flags=flags).config
     needed = Footprint(asked, tiny_policy().count() + adapters, adapters, False).bytes()
     on(Machine(0, 2, memory=needed))
-    memory.check_stored(asked)
+    memory.check_model_fits(asked)
     on(Machine(0, 2, memory=needed - 1))
     with pytest.raises(RunError, match="does not fit in memory: it needs"):
-        memory.check_stored(asked)
+        memory.check_model_fits(asked)
     (folder / "config.json").write_text("{")
     assert DescribedModel.of(folder) is DescribedModel.of(tmp_path) is None
 

@@ -10,8 +10,8 @@ from tutelage.runs.rounds import Round
 from tutelage.runs.stored_evaluation import (
     TOO_MANY_LOST,
     StoredEvaluation,
-    evaluation_of_record,
     judged_text,
+    parse_evaluation,
 )
 from tutelage.statistics.outcome import summarise
 from tutelage.types import Mode, Rollout
@@ -102,7 +102,7 @@ class Printout(Callback):
                 rewards.append(rollout.reward.value)
         if played:
             means = [sum(some) / len(some) for some in by_task.values() if some]
-            told = evaluation_of_record(summarise(played).record())
+            told = parse_evaluation(summarise(played).record())
             some = len(by_task) < self._train_size
             tasks = f"{len(by_task)} of {self._train_size}" if some else str(len(by_task))
             self._say(iteration(step, None, tasks, means, told))

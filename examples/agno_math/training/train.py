@@ -35,7 +35,7 @@ from training.printout import Printout, iterations, outcome
 from tutelage import APO, RL, SFT, Trainer, TrainingResult, TutelageError
 from tutelage.engine.endpoint import environment, read_endpoints
 from tutelage.errors import ConfigError
-from tutelage.runs.folder import fresh_name
+from tutelage.runs.folder import new_run_path
 from tutelage.runs.progress import Progress
 from tutelage.runs.signals import exit_code, handle_signals
 from tutelage.runs.stored_evaluation import StoredEvaluation, read_evaluation
@@ -114,7 +114,7 @@ async def make_trainer(
         "resources": resources(agent.prompt, manager),
         "n_runners": training.runners,
         "seed": seed,
-        "output_dir": training.output or fresh_name(training.algorithm),
+        "output_dir": training.output or new_run_path(training.algorithm),
         "callbacks": [
             Printout(train_size=training.train_size),
             KeepRollouts(database, agent.sessions),

@@ -138,7 +138,7 @@ class Loss:
         clip = {} if self.clip is None else zip(CLIP_KEYS, self.clip, strict=True)
         return {"actor.loss_agg_mode": self.aggregation, **dict(clip)}
 
-    def impossible(self, options: Mapping[str, object]) -> Iterable[tuple[str, str, str]]:
+    def invalid_options(self, options: Mapping[str, object]) -> Iterable[tuple[str, str, str]]:
         """Return the invalid options as (option, problem, advice)."""
         return self.wrong(**options)
 

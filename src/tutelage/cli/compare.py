@@ -33,7 +33,7 @@ from tutelage.cli.options import AsJson
 from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, counted
 from tutelage.evaluate.compare import Comparison, ComparisonRow
-from tutelage.files import write_new
+from tutelage.files import write_files
 from tutelage.runs.figures import Table, TableRow
 from tutelage.runs.report.formatting import listed
 from tutelage.statistics.intervals import Difference, Verdict
@@ -71,7 +71,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: gains on held-out tasks, and cost."""
-    from tutelage.cli.kinds import kind_of
+    from tutelage.cli.kinds import find_kind
 
     measure, out = None if options.measure == "auto" else options.measure, options.out
     makers = {".md": _format_markdown, ".json": _format_json}
@@ -83,13 +83,13 @@ def compare(
         from tutelage.runs.folder import find
 
         folders = list({folder.path.resolve(): folder for folder in map(find, runs)}.values())
-        comparison = compare_runs([read_facts(f, kind_of(f)) for f in folders], measure)
+        comparison = compare_runs([read_facts(f, find_kind(f)) for f in folders], measure)
     if as_json:
         typer.echo(_format_json(comparison), nl=False)
     else:
         _show_comparison(output(), comparison)
     if out is not None:
-        write_new({out: makers[out.suffix](comparison)}, "--out")
+        write_files({out: makers[out.suffix](comparison)}, "--out")
         say(messages(), "written: ", format_path(out))
 
 

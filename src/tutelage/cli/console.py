@@ -171,7 +171,7 @@ def show_keys(console: Console, rows: Sequence[tuple[str, Any, str]], all_keys: 
         say(console, (f"\n{text}", "dim"))
 
 
-def next_steps(console: Console, *commands: str) -> None:
+def print_steps(console: Console, *commands: str) -> None:
     """Print a list of commands to run next."""
     say(console, ("Next", "bold"))
     for command in commands:
@@ -194,7 +194,7 @@ def escape(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def one_line(value: Any, width: int) -> str:
+def shorten(value: Any, width: int) -> str:
     """Return the text of a value as one line, truncated to `width` characters."""
     text = escape(" ".join(str(value).split()))
     return text if len(text) <= width else text[: width - 1] + "…"
@@ -218,7 +218,7 @@ def number(value: float) -> str:
 
 def cell(value: Any) -> str:
     """Format the value of a table cell: a number as a metric, other values as truncated text."""
-    return number(value) if isinstance(value, (int, float)) else one_line(value, 100)
+    return number(value) if isinstance(value, (int, float)) else shorten(value, 100)
 
 
 def is_utf8(console: Console) -> bool:

@@ -24,7 +24,7 @@ def init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to.")] = Path(),
 ) -> None:
     """Write an agent, its tasks and its settings, ready to train."""
-    from tutelage.cli.console import next_steps, output, say
+    from tutelage.cli.console import output, print_steps, say
 
     names = (*_FILES, *[".env"] * endpoint)
     if existing := [name for name in names if (directory / name).exists()]:
@@ -44,7 +44,7 @@ def init(
     say(console, f"{', '.join(names)} are in {directory}\n")
     tasks = "--train train.jsonl --val val.jsonl --test test.jsonl --reward agent.py:right"
     search = f"tutelage train agent.py --algorithm auto {tasks}"
-    next_steps(
+    print_steps(
         console,
         *[f"cd {directory}"] * (directory != Path()),
         *["put your key into .env"] * endpoint,

@@ -48,7 +48,7 @@ def run_job(folder: RunFolder, job: Job, rank: int = 0) -> None:
         raise typer.Exit(1)
 
 
-def run_displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
+def run_with_display(folder: RunFolder, job: Job) -> dict[str, Any]:
     """Run a job with a progress display and return its result; see `report_stop` for errors."""
     from tutelage.cli.display import LiveDisplay
 

@@ -30,11 +30,11 @@ from tutelage.cli.console import (
     format_path,
     messages,
     number,
-    one_line,
     output,
     plain_table,
     prose,
     say,
+    shorten,
     show_status,
 )
 from tutelage.cli.failures import PLAIN_TEXT, warn
@@ -42,7 +42,7 @@ from tutelage.cli.job import report_stop
 from tutelage.cli.options import AsJson, Traces, as_command
 from tutelage.config.fields import Paths, Share
 from tutelage.errors import ConfigError, DataError, RunError, TutelageError, counted
-from tutelage.files import write_new
+from tutelage.files import write_files
 from tutelage.orchestration.data.collect import CollectConfig, run_collection
 from tutelage.orchestration.data.prepare import write_training_set
 from tutelage.orchestration.data.rows import read_json
@@ -55,10 +55,10 @@ from tutelage.orchestration.execution.record import (
     Event,
     Execution,
     Observer,
-    plan_json,
+    group_steps,
+    plan_to_json,
     read_nodes,
     read_plan,
-    steps_by_node,
 )
 from tutelage.orchestration.execution.runs import PLAN, RECIPE, ExecutionRun
 from tutelage.orchestration.execution.stored import ExecutionRecorder
@@ -74,8 +74,8 @@ from tutelage.orchestration.planner.choose import (
 )
 from tutelage.orchestration.routing.contract import cheapest
 from tutelage.runs import lifecycle
-from tutelage.runs.folder import RunFolder, check_vacant, create, place_of
-from tutelage.runs.kinds import stored_settings
+from tutelage.runs.folder import RunFolder, check_vacant, create, run_path
+from tutelage.runs.kinds import load_settings
 from tutelage.runs.progress import Progress
 from tutelage.runs.stored import open_run
 from tutelage.tools.registry import close_tools
@@ -155,8 +155,8 @@ def _plan(config: _PlanConfig) -> None:
         prose(messages(), f"workers: {describe_pool(pool)}", "dim")
     prose(messages(), f"plan: {source}", "dim")
     if out is not None:
-        row = json.dumps(plan_json(plan), indent=2, ensure_ascii=False)
-        write_new({out: f"{row if out.suffix == '.json' else to_text(plan)}\n"}, "--out")
+        row = json.dumps(plan_to_json(plan), indent=2, ensure_ascii=False)
+        write_files({out: f"{row if out.suffix == '.json' else to_text(plan)}\n"}, "--out")
         say(output(), f"written to {format_path(out)}")
 
 
@@ -164,7 +164,7 @@ def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
     """List the tools available for planning, and the planner that can use them."""
     loaded = config.load_tools()
     try:
-        catalog = config.read_catalog_with(loaded) or builtin_graph().catalog
+        catalog = config.select_catalog(loaded) or builtin_graph().catalog
     finally:
         close_tools(loaded)
     if as_json:
@@ -214,7 +214,7 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
             "another --output: tutelage orchestrate collect"
         )
     updates = {"plan": folder.path / PLAN, "checkpoint": None, "allow_changes": allow_changes}
-    config = stored_settings(folder, ExecutionConfig).model_copy(update=updates)
+    config = load_settings(folder, ExecutionConfig).model_copy(update=updates)
     _execute(config, RunFolder(folder.path.absolute()), None, as_json=False)
 
 
@@ -225,7 +225,7 @@ def _execute(
     Invalid options and plans are rejected before a folder is created."""
     tools = config.load_tools()
     permission = Permission(ask_user if sys.stdin.isatty() else None, yes=config.yes)
-    pool, catalog = config.make_pool_with(tools, permission), config.read_catalog_with(tools)
+    pool, catalog = config.select_pool(tools, permission), config.select_catalog(tools)
     if config.endpoint is None:
         fetch(config.model)
     with show_status("loading the planner ..."):
@@ -277,7 +277,7 @@ def _execute(
 
     kind, warnings = ExecutionRun(config, execute, plan, otlp=otlp), _Warnings()
     # Absolute, because tools may change the working directory.
-    folder = folder or RunFolder(create(place_of(config.output, RECIPE)).path.absolute())
+    folder = folder or RunFolder(create(run_path(config.output, RECIPE)).path.absolute())
     with ExitStack() as stack:
         stack.enter_context(report_stop(folder, warnings))
         stack.callback(close_tools, tools)
@@ -337,7 +337,7 @@ def _make_observer(plan: Plan) -> Observer:
             costs[step["node"]] = costs.get(step["node"], 0.0) + step["cost"]
         elif event["event"] == "node":
             ended, node = event["result"], event["result"]["node"]
-            source = one_line(ended["worker"] or ended["reason"], _REASON)  # may be text of a tool
+            source = shorten(ended["worker"] or ended["reason"], _REASON)  # may be text of a tool
             text = f"[{node}] {plan.nodes[node].tool}: {ended['status']}"
             say(console, escape(text), (f"  {source} {costs.get(node, 0.0):.6f}", "dim"))
 
@@ -346,21 +346,21 @@ def _make_observer(plan: Plan) -> Observer:
 
 def show(console: Console, folder: RunFolder) -> None:
     """Show the trace of one execution, the totals of many, or how to resume a stopped run."""
-    from tutelage.cli.rollout_view import show_one, show_stored
-    from tutelage.cli.runs import say_state
+    from tutelage.cli.rollout_view import show_by_id, show_stored_rollouts
+    from tutelage.cli.runs import print_state
 
     result = folder.read_result()
     say(console, ("Execution ", "bold"), (folder.name, "bold"))
     if not (folder.path / PLAN).is_file():
         rows = (result or {"status": "stopped or running"}).items()
         facts(console, [(name, cell(value)) for name, value in rows], indent=2)
-        show_stored(console, folder)
+        show_stored_rollouts(console, folder)
     elif result is None:
-        say_state(console, folder)
+        print_state(console, folder)
     else:
         with open_run(folder) as (store, run_id):
             for rollout in store.rollouts(run_id):
-                show_one(console, rollout.id, str(folder.path), tokens=False, content=False)
+                show_by_id(console, rollout.id, str(folder.path), tokens=False, content=False)
 
 
 def _print_json(
@@ -373,7 +373,7 @@ def _print_json(
         "reward": execution.earned(config.reward).value,
         "confidence": choice.confidence,
         "min_confidence": choice.min_confidence,
-        "plan": plan_json(execution.plan),
+        "plan": plan_to_json(execution.plan),
         "nodes": [asdict(node) for node in execution.nodes],
         "steps": [step.to_json() for step in execution.steps],
         "run": format_path(folder.path),
@@ -385,7 +385,7 @@ def _show_result(
     folder: RunFolder, execution: Execution, config: ExecutionConfig, choice: ChosenPlan
 ) -> None:
     """Print the nodes, the totals, the outputs of tools and leaf nodes, and the trace command."""
-    console, plan, steps = output(), execution.plan, steps_by_node(execution.steps)
+    console, plan, steps = output(), execution.plan, group_steps(execution.steps)
     columns = ("#", "subtask", "after", "result", "worker", "tries", "USD", "seconds")
     table = plain_table(*columns, right=("#", "tries", "USD", "seconds"))
     for node in execution.nodes:
@@ -394,13 +394,13 @@ def _show_result(
         if not node.kept and node.status != "skipped":
             status += f": {node.reason}"
         after, tries = ", ".join(map(str, planned.parents)), sum(s.worker is not None for s in mine)
-        texts = (escape(planned.tool), after, one_line(status, _REASON), escape(node.worker or ""))
+        texts = (escape(planned.tool), after, shorten(status, _REASON), escape(node.worker or ""))
         cost = f"{sum(step.cost for step in mine):.6f}"
         table.add_row(str(node.node), *texts, str(tries), cost, f"{node.seconds:.2f}")
     console.print(table)
     say(console)
     path = " -> ".join(plan.nodes[node].tool for node in execution.path) or "nothing"
-    path = one_line(path, 80)
+    path = shorten(path, 80)
     planning = f", {plan.seconds:.2f} of them planning," if plan.seconds else ""
     reason = f", {execution.reason}" if execution.reason not in ("", "failed") else ""
     state = "succeeded" if execution.success else f"failed{reason}"
@@ -417,7 +417,7 @@ def _show_result(
         lost = counted(len(execution.abandoned), "node")
         pairs.append(("replanned", f"{lost} failed or skipped, replaced by a further plan"))
     if execution.unplanned:
-        pairs.append(("no further plan", one_line(execution.unplanned, 200)))
+        pairs.append(("no further plan", shorten(execution.unplanned, 200)))
     if execution.resumed:
         pairs.append(("resumed", f"{counted(execution.resumed, 'node')} done before"))
     facts(console, pairs)
@@ -428,7 +428,7 @@ def _show_result(
         if answer is None or (arguments is None and index not in last):
             continue
         title = f"\n[{index}] {escape(plan.nodes[index].tool)} "
-        say(console, (title, "bold"), one_line(arguments or "", _SHOWN))
+        say(console, (title, "bold"), shorten(arguments or "", _SHOWN))
         text = answer.output if answer.error is None else f"error: {answer.error.message}"
         lines = escape(text).split("\n")
         if len(lines) > _LINES:

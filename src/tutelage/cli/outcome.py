@@ -19,12 +19,12 @@ from tutelage.cli.console import (
     escape,
     facts,
     format_path,
-    next_steps,
     number,
-    one_line,
     percent,
+    print_steps,
     prose,
     say,
+    shorten,
 )
 from tutelage.errors import TutelageError, counted
 from tutelage.runs.estimate import duration
@@ -42,9 +42,9 @@ from tutelage.runs.stored_evaluation import (
     Quantity,
     StoredEvaluation,
     control_estimator,
-    evaluation_of_record,
     is_graded,
     judged_lines,
+    parse_evaluation,
     quantities,
     read_evaluation,
 )
@@ -100,7 +100,7 @@ def _build_table(result: Mapping[str, Any], metric: Quantity) -> Table | None:
                 rows.append(TableRow(ends_row, ("dim",) * len(ends_row)))
         by_name = {name: result.get(f"families_{name}_{kind}") or {} for name in SIDES}
         for family in dict.fromkeys(family for data in by_name.values() for family in data):
-            one = {n: evaluation_of_record(data.get(family, {})) for n, data in by_name.items()}
+            one = {n: parse_evaluation(data.get(family, {})) for n, data in by_name.items()}
             if any(map(metric.has, one.values())):
                 rows.append(_build_row(f"  {escape(family)}", one, columns, metric))
     if without is not None:
@@ -154,7 +154,7 @@ def show_outcome(
         if environment := config.get("environment", {}).get("name"):
             flag = f" --environment {environment}" if own else ""
             verbs[0:3] = [f"show {path}", f"eval {target}{flag}"]
-        next_steps(console, *(f"tutelage {verb}" for verb in verbs))
+        print_steps(console, *(f"tutelage {verb}" for verb in verbs))
 
 
 def _find_question(folder: RunFolder) -> str:
@@ -214,7 +214,7 @@ def _list_totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple
             yield f"{name} loss", f"{course} nats a token, {what}"
     first: Mapping[str, str] = result.get("first_failures") or {}
     for cause, count in (result.get("failures") or {}).items():
-        message = f" (the first: {one_line(first[cause], 200)})" if cause in first else ""
+        message = f" (the first: {shorten(first[cause], 200)})" if cause in first else ""
         yield "failed", f"{number(count)} {format_cause(cause)}{message}"
     with suppress(TutelageError):
         # A worker that was lost does not come back; a server may, and be lost again.

@@ -87,13 +87,13 @@ def train_planner(
     if flags.dry_run:
         _show_dry_run(dict(flatten({"training": settings.model_dump()})), origins, flags.all)
         return
-    from tutelage.cli.job import run_displayed
+    from tutelage.cli.job import run_with_display
     from tutelage.orchestration.job import PlannerTraining
     from tutelage.runs import lifecycle
-    from tutelage.runs.folder import folder_at, place_of
+    from tutelage.runs.folder import open_folder, run_path
 
-    folder, job = folder_at(place_of(request.output, RECIPE)), PlannerTraining(request)
-    result = run_displayed(folder, lambda progress: lifecycle.start(job, folder, progress))
+    folder, job = open_folder(run_path(request.output, RECIPE)), PlannerTraining(request)
+    result = run_with_display(folder, lambda progress: lifecycle.start(job, folder, progress))
     _show_planner_outcome(folder, result)
 
 
@@ -109,10 +109,10 @@ def _show_dry_run(settings: Mapping[str, Any], origins: Mapping[str, str], all_k
 
 def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     """Print the result tables, the paths of the files, and the next commands."""
-    from tutelage.cli.console import facts, format_path, next_steps, output, say, show_table
+    from tutelage.cli.console import facts, format_path, output, print_steps, say, show_table
     from tutelage.orchestration.evaluation.tables import planning_table, routing_tables
     from tutelage.runs.estimate import duration
-    from tutelage.runs.kinds import stored_settings
+    from tutelage.runs.kinds import load_settings
 
     console = output()
     test = result.get("phase1", {}).get("test")
@@ -131,7 +131,7 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     say(console)
     facts(console, pairs)
     say(console)
-    config, path = stored_settings(folder, PlannerConfig), format_path(folder.path)
+    config, path = load_settings(folder, PlannerConfig), format_path(folder.path)
     # The example instruction fits the built-in tools only.
     files = (config.train, config.catalog, config.checkpoint)
     example, steps = EXAMPLE if all(file is None for file in files) else '"..."', list[str]()
@@ -142,23 +142,23 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
         workers = format_path(folder.path / "phase2" / "workers.json")
         options = f"--router {router} --workers {workers}"
         steps.append(f"tutelage orchestrate run {example} {options}")
-    next_steps(console, *steps)
+    print_steps(console, *steps)
 
 
 def show(console: Console, folder: RunFolder) -> None:
     """Show the result of a planner run, or its progress if it has no result yet."""
     from tutelage.cli.console import cell, facts, say
-    from tutelage.cli.rollout_view import show_stored
-    from tutelage.cli.runs import say_state
+    from tutelage.cli.rollout_view import show_stored_rollouts
+    from tutelage.cli.runs import print_state
 
     result = folder.read_result()
     say(console, ("Planner ", "bold"), (folder.name, "bold"))
     if result is not None:
         _show_planner_outcome(folder, result)
-        show_stored(console, folder)
+        show_stored_rollouts(console, folder)
         return
     lines = folder.read_metrics()
     last = lines[-1] if lines else {}
     names = ("phase", "step", "train_loss", "val_loss", "val_node_f1", "val_edge_f1")
     facts(console, [(name, cell(last[name])) for name in names if name in last], indent=2)
-    say_state(console, folder)
+    print_state(console, folder)

@@ -21,10 +21,10 @@ from tutelage.cli.console import (
     facts,
     format_path,
     messages,
-    next_steps,
     number,
     output,
     plain_table,
+    print_steps,
     prose,
     say,
 )
@@ -111,7 +111,7 @@ def train_prompts(
     from tutelage.engine.endpoint import environment
     from tutelage.prompts.run import PromptSearch, preflight
     from tutelage.prompts.setup import build_setup
-    from tutelage.runs.folder import RunFolder, folder_at, place_of
+    from tutelage.runs.folder import RunFolder, open_folder, run_path
     from tutelage.runs.lifecycle import check_kind
 
     config = resolve_prompt(recipe, overrides, flags, file=file)
@@ -123,7 +123,7 @@ def train_prompts(
         (rollout,) = asyncio.run(preflight(setup, 1))
         show_dry_run(output(), rollout)
         return
-    _run_search(folder_at(place_of(config.output, recipe)), setup)
+    _run_search(open_folder(run_path(config.output, recipe)), setup)
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
@@ -144,8 +144,8 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 
 def show(console: Console, folder: RunFolder) -> None:
     """Print the outcome of a prompt search, or its progress if it has none yet."""
-    from tutelage.cli.rollout_view import show_stored
-    from tutelage.cli.runs import say_state
+    from tutelage.cli.rollout_view import show_stored_rollouts
+    from tutelage.cli.runs import print_state
 
     result = folder.read_result()
     say(console, ("Prompt search ", "bold"), (folder.name, "bold"))
@@ -154,8 +154,8 @@ def show(console: Console, folder: RunFolder) -> None:
     else:
         rounds = folder.read_metrics()
         facts(console, [("rounds", number(len(rounds)))], indent=2)
-        say_state(console, folder)
-    show_stored(console, folder)
+        print_state(console, folder)
+    show_stored_rollouts(console, folder)
     if result is not None:
         say(console)
         _show_next_steps(console, folder)
@@ -287,7 +287,7 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, seed_won: bo
 def _show_next_steps(console: Console, folder: RunFolder) -> None:
     """Print commands to run after a search."""
     path = format_path(folder.path)
-    next_steps(
+    print_steps(
         console,
         f"tutelage prompts tree {path}",
         f"tutelage prompts diff {path} seed best",
@@ -298,12 +298,12 @@ def _show_next_steps(console: Console, folder: RunFolder) -> None:
 
 def _list_totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     from tutelage.cli.outcome import list_findings
-    from tutelage.prompts.figures import spend_text
+    from tutelage.prompts.figures import format_spend
 
     yield "algorithm", str(result["reason"])
     yield "ended", str(result["ended"])
     yield from list_findings(result)
-    spent, test = (spend_text(result[name], number) for name in ("spent", "test_spent"))
+    spent, test = (format_spend(result[name], number) for name in ("spent", "test_spent"))
     yield "spent", f"{spent}; on the test {test}"
     if unknown := result.get("calls_without_usage"):
         yield "without usage", f"{counted(unknown, 'call')}, charged at the bytes of their text"

@@ -137,7 +137,7 @@ def _export(
 
     from tutelage.cli.console import messages, say
     from tutelage.errors import counted
-    from tutelage.files import write_new
+    from tutelage.files import write_files
     from tutelage.prompts.lineage import find_candidate, read_lineage
 
     folder = _find_search(run)
@@ -147,17 +147,17 @@ def _export(
         typer.echo(next(iter(components.values())) if len(components) == 1 else whole)
         return
     texts = {out / f"{name.replace('/', '_')}.txt": text for name, text in components.items()}
-    write_new(texts | {out / "components.json": whole + "\n"}, "--out")
+    write_files(texts | {out / "components.json": whole + "\n"}, "--out")
     say(messages(), f"{counted(len(components), 'component')} written to {out}")
 
 
 def _find_search(run: str) -> RunFolder:
     from tutelage.prompts.config import KIND
     from tutelage.runs.folder import find
-    from tutelage.runs.kinds import name_of
+    from tutelage.runs.kinds import kind_name
 
     folder = find(run)
-    if name_of(folder) != KIND:
+    if kind_name(folder) != KIND:
         raise RunError(
             f"the run {folder.name!r} trained weights and has no prompts; start a search with: "
             "tutelage train math --algorithm screen"
@@ -172,13 +172,13 @@ _HIDDEN = ("rejected", "dropped", "pooled", "proposed", "infra_error")
 def _format_candidate(entry: JSON) -> Any:
     from rich.text import Text
 
-    from tutelage.cli.console import one_line
+    from tutelage.cli.console import shorten
     from tutelage.prompts.lineage import score_text
 
     decision, scores = entry["decision"], score_text(entry)
     style = {"winner": "bold green", "accepted": "green"}.get(decision, "dim")
     score = f"  {scores}  " if scores else "  "
-    reason = f"{decision}: {one_line(entry['reason'], 70)}"
+    reason = f"{decision}: {shorten(entry['reason'], 70)}"
     return Text.assemble(
         (f"{entry['id'][5:15]}  {entry['operation']}", "bold"), score, (reason, style)
     )

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from tutelage.cli.console import escape, facts, format_path, number, one_line, prose, say
+from tutelage.cli.console import escape, facts, format_path, number, prose, say, shorten
 from tutelage.errors import RunError, StoreError, counted
 from tutelage.resources import POLICY
 from tutelage.runs.folder import RunFolder, every, find
@@ -198,7 +198,7 @@ def _print(console: Console, text: str, style: str = "") -> None:
 # ---------------------------------------------------------------- lists
 
 
-def show_one(console: Console, prefix: str, run: str | None, tokens: bool, content: bool) -> None:
+def show_by_id(console: Console, prefix: str, run: str | None, tokens: bool, content: bool) -> None:
     """Print the rollout whose ID begins with `prefix`, from the given run or from any run; with
     `content`, all attributes of its spans. Raises `StoreError` if several rollouts match,
     `RunError` if no rollout matches."""
@@ -230,7 +230,7 @@ def show_dry_run(console: Console, rollout: Rollout, note: str = "") -> None:
         raise typer.Exit(1)
 
 
-def show_stored(console: Console, folder: RunFolder) -> None:
+def show_stored_rollouts(console: Console, folder: RunFolder) -> None:
     """Print the number of stored rollouts, the causes of failures, and a few rollouts."""
     if folder.store_address() is None:
         return
@@ -246,12 +246,12 @@ def show_stored(console: Console, folder: RunFolder) -> None:
         return
     path = format_path(folder.path)
     say(console, ("\nA few rollouts", "bold"))
-    rollout_lines(console, rollouts)
+    print_rollouts(console, rollouts)
     say(console, ("\nOne turn by turn:", "bold"), f" tutelage show {rollouts[-1].id} --run {path}")
     say(console, ("More:", "bold"), f" tutelage show {path} --rollouts 50 [--step N] [--failed]")
 
 
-def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
+def print_rollouts(console: Console, rollouts: Iterable[Rollout]) -> None:
     """Print two lines per rollout: its status, and its question with its answer."""
     for rollout in {rollout.id: rollout for rollout in rollouts}.values():
         last, reward = rollout.last, rollout.reward
@@ -259,15 +259,15 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
         grade = "" if reward is None else f"reward {number(reward.value)}"
         message = f"  {grade:<9} {escape(end):<13} step {rollout.step} "
         name = rollout.label or rollout.mode.value
-        message += one_line(name, max(10, console.width - 14 - len(message)))
+        message += shorten(name, max(10, console.width - 14 - len(message)))
         # Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix.
         say(console, (rollout.id[:14], "bold"), message.rstrip())
         width, text = max(20, console.width - 4), last.final_text
-        answer = one_line("none" if text is None else text, width // 3)
-        question = one_line(rollout.task.title, width - len(answer) - 4)
+        answer = shorten("none" if text is None else text, width // 3)
+        question = shorten(rollout.task.title, width - len(answer) - 4)
         say(console, (f"    {question} -> {answer}", "dim"))
         if last.failure is not None:
-            say(console, (f"    {one_line(last.failure.message, 300)}", "dim"))
+            say(console, (f"    {shorten(last.failure.message, 300)}", "dim"))
 
 
 def _find_rollout(prefix: str, folders: Sequence[RunFolder]) -> tuple[Rollout, RunFolder]:
@@ -315,7 +315,7 @@ def _show_span(
         texts += map(str, reasons)
     failed = span.status == "error"
     if failed:
-        texts.append(f"failed: {one_line(attributes.get(names.ERROR_TYPE, 'error'), 40)}")
+        texts.append(f"failed: {shorten(attributes.get(names.ERROR_TYPE, 'error'), 40)}")
     title = (escape(span.name), "red" if failed else "")
     message = f"  {escape(', '.join(texts))}" if texts else ""
     say(console, " " * _INDENT + prefix, title, (message, "dim"))
@@ -326,7 +326,7 @@ def _show_span(
     width = max(40, console.width - len(margin) - 4)
     for name, value in attributes.items() if content else ():
         if name not in _KNOWN:
-            say(console, margin, (one_line(f"{name} = {value}", width), "dim"))
+            say(console, margin, (shorten(f"{name} = {value}", width), "dim"))
     for child in node.children:
         branch, spaces = ("└ ", "  ") if child is node.children[-1] else ("├ ", "│ ")
         _show_span(console, child, indent + branch, indent + spaces, start_ns, content)
@@ -342,10 +342,10 @@ def _format_event(name: str, attributes: Any) -> str | None:
         return escape(text + (f" ({label})" if label else ""))
     if name == names.EXCEPTION:
         kind = attributes.get(names.EXCEPTION_TYPE, "exception")
-        return one_line(f"{kind}: {attributes.get(names.EXCEPTION_MESSAGE, '')}", 100)
+        return shorten(f"{kind}: {attributes.get(names.EXCEPTION_MESSAGE, '')}", 100)
     if name == names.DECISION:
         if names.RESPONSE_ID in attributes:
             return None  # the call stands below
         model, error = (attributes.get(n, "") for n in (names.REQUEST_MODEL, names.ERROR_TYPE))
-        return one_line(" ".join(f"{attributes.get(names.ACTION)} {model} {error}".split()), 100)
-    return one_line(name, 100)
+        return shorten(" ".join(f"{attributes.get(names.ACTION)} {model} {error}".split()), 100)
+    return shorten(name, 100)

@@ -111,7 +111,7 @@ def format_disk_use(path: Path) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
-def say_state(console: Console, folder: RunFolder) -> None:
+def print_state(console: Console, folder: RunFolder) -> None:
     """Print that an unfinished run is running, or how to resume it."""
     from tutelage.cli.console import say
     from tutelage.runs.folder import is_locked

@@ -155,7 +155,7 @@ def _make_client(target: str | None, options: _ServeOptions, gateway: Gateway) -
 
         return ScriptedClient(Script.load(scripted), seeds=seeds, keep=_CALLS_KEPT)
     if upstream is not None:
-        from tutelage.config.api_keys import api_key_of
+        from tutelage.config.api_keys import read_api_key
         from tutelage.engine.endpoint import check_url
         from tutelage.gateway.forward import Upstream
 
@@ -163,16 +163,16 @@ def _make_client(target: str | None, options: _ServeOptions, gateway: Gateway) -
             url = check_url(upstream)
         except ConfigError as error:
             raise ConfigError(f"--upstream: {error}") from error
-        key = api_key_of(os.environ, "OPENAI_API_KEY")
+        key = read_api_key(os.environ, "OPENAI_API_KEY")
         defaults = options.model_dump(include={"temperature"}, exclude_none=True)
         return Upstream(url, key, str(target), seeds=seeds, defaults=defaults)
     gateway.check_address()
     fetch(target)
     with show_status("loading the model ..."):
-        from tutelage.evaluate.targets import load_served
+        from tutelage.evaluate.targets import load_chat_client
 
         slots, length = options.slots or _SLOTS, options.max_length
-        return load_served(str(target), slots=slots, max_length=length, seed=options.seed or 0)
+        return load_chat_client(str(target), slots=slots, max_length=length, seed=options.seed or 0)
 
 
 def _read_secret(options: _ServeOptions) -> str | None:

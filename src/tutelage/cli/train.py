@@ -178,19 +178,19 @@ def train(
     from tutelage.cli.console import fetch, show_status
 
     with show_status("loading torch ..."):
-        from tutelage.policy.machine import machine_facts
+        from tutelage.policy.machine import detect_machine
         from tutelage.weights.config import resolve
-        from tutelage.weights.process_group import in_step, launched
+        from tutelage.weights.process_group import launched, run_on_all
 
     group = launched()
-    machine = machine_facts()
-    resolved = in_step(
+    machine = detect_machine()
+    resolved = run_on_all(
         group,
         lambda: resolve(
             recipe, overrides, machine=machine, flags=convert_prompt_flags(values), file=config
         ),
     )
-    in_step(group, lambda: fetch(resolved.config.model.path))
+    run_on_all(group, lambda: fetch(resolved.config.model.path))
     if not dry_run:
         from tutelage.cli.job import run_job
         from tutelage.runs.folder import RunFolder
@@ -235,21 +235,21 @@ def _check_recipe(recipe: str) -> None:
 
 def _create_run_folder(resolved: Resolved) -> Path:
     """Create the run folder if necessary and return its path; warn about keys without effect."""
-    from tutelage.runs.folder import folder_at, place_of
-    from tutelage.weights.paths import continued
+    from tutelage.runs.folder import open_folder, run_path
+    from tutelage.weights.paths import find_resumable
 
     # The job itself notes the warnings.
     for line in _list_unused(resolved):
         typer.echo(line, err=True)
     config, name = resolved.config, resolved.config.trainer.experiment_name
-    if config.output is None and (path := continued(resolved)) is not None:
+    if config.output is None and (path := find_resumable(resolved)) is not None:
         typer.echo(f"Continuing {path}, the run of this name", err=True)
-        return folder_at(path).path
+        return open_folder(path).path
     recipe = "environment" if config.environment.name else config.recipe
-    path = place_of(config.output, recipe, name)
+    path = run_path(config.output, recipe, name)
     if config.output is None and name is not None and path.name != name.replace("/", "-"):
         typer.echo(f"There is a run of the name {name!r} already, so this is {path}", err=True)
-    return folder_at(path).path
+    return open_folder(path).path
 
 
 def _dry_run(resolved: Resolved, all_keys: bool) -> None:
@@ -298,18 +298,18 @@ def _train_agent(
     from tutelage.agents.loading import load_agent
     from tutelage.cli.console import fetch, show_status
     from tutelage.cli.job import run_job
-    from tutelage.runs.folder import RunFolder, place_of
+    from tutelage.runs.folder import RunFolder, run_path
     from tutelage.runs.progress import Progress
 
     with show_status("loading torch ..."):
         from tutelage.trainer.agent_file import keys_of, make_trainer, merge_file
-        from tutelage.weights.process_group import in_step, launched
+        from tutelage.weights.process_group import launched, run_on_all
 
     group, dry = launched(), options.dry_run
-    flags = in_step(group, lambda: merge_file(flags, options.config))
-    agent, _ = in_step(group, lambda: load_agent(reference))
-    in_step(group, lambda: fetch(flags.get("model")))
-    keys = in_step(group, lambda: keys_of(overrides, flags, options.config))
+    flags = run_on_all(group, lambda: merge_file(flags, options.config))
+    agent, _ = run_on_all(group, lambda: load_agent(reference))
+    run_on_all(group, lambda: fetch(flags.get("model")))
+    keys = run_on_all(group, lambda: keys_of(overrides, flags, options.config))
     if dry and group.rank:
         return
     if dry:
@@ -318,7 +318,7 @@ def _train_agent(
             (rollout,) = trainer.dev(reference, n=1).rollouts
         _show_dry_run(rollout, keys.resolved, (), options.all)
         return
-    path = group.agree(lambda: place_of(flags.get("output"), agent.name))
+    path = group.agree(lambda: run_path(flags.get("output"), agent.name))
 
     def job(progress: Progress) -> dict[str, Any]:
         return make_trainer(keys, flags, path, progress).fit(reference).details

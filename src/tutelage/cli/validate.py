@@ -73,7 +73,7 @@ def validate(
 
 def _show_probes(console: Console, probes: list[Probe], reward: str, tasks: int) -> None:
     """Print a table of the checks, then the failed checks with examples and advice."""
-    from tutelage.cli.console import number, one_line, plain_table, say
+    from tutelage.cli.console import number, plain_table, say, shorten
     from tutelage.errors import counted
 
     table = plain_table("check", "tried", "verdict", right=("tried",))
@@ -87,8 +87,8 @@ def _show_probes(console: Console, probes: list[Probe], reward: str, tasks: int)
         for trial in probe.broken[:_SHOWN]:
             earned = "failed" if trial.reward is None else f"earned {number(trial.reward)}"
             if trial.problem is not None:
-                earned += f" ({one_line(trial.problem, 100)})"
-            say(console, f"  {one_line(trial.text, 60)!r} {earned}", (f"  {trial.task.id}", "dim"))
+                earned += f" ({shorten(trial.problem, 100)})"
+            say(console, f"  {shorten(trial.text, 60)!r} {earned}", (f"  {trial.task.id}", "dim"))
         say(console, f"  To fix: {probe.advice}.")
     fails = f"fails {len(failed)} of {len(probes)} checks."
     passes = f"passes all checks on {counted(tasks, 'task')}."

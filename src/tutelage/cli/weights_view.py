@@ -43,8 +43,8 @@ def show(console: Console, folder: RunFolder) -> None:
     """Print the settings, the phases, the outcome, and a few rollouts."""
     from tutelage.cli.console import facts, say
     from tutelage.cli.outcome import show_outcome
-    from tutelage.cli.rollout_view import show_stored
-    from tutelage.cli.runs import say_state
+    from tutelage.cli.rollout_view import show_stored_rollouts
+    from tutelage.cli.runs import print_state
     from tutelage.config import Resolved
 
     result = folder.read_result()
@@ -65,10 +65,10 @@ def show(console: Console, folder: RunFolder) -> None:
     _show_phases(console, folder.read_metrics())
     say(console)
     if result is None:
-        say_state(console, folder)
+        print_state(console, folder)
     else:
         show_outcome(console, folder, result)
-    show_stored(console, folder)
+    show_stored_rollouts(console, folder)
 
 
 def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:

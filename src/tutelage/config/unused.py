@@ -64,7 +64,7 @@ def off(key: str, value: str | bool = False) -> UnusedRule:
 ON_THIS_CPU = UnusedRule("the run is on the CPU of this machine", on_cpu=True)
 NODES_ON_THIS_CPU: UnusedRule = UnusedRule(
     ON_THIS_CPU.reason,
-    lambda run: run.trainer.nnodes == 1 or not run.ray_kwargs.ray_init.is_named,
+    lambda run: run.trainer.nnodes == 1 or not run.ray_kwargs.ray_init.is_configured,
     on_cpu=True,
 )
 _LOCAL = "agent.placement is local, and only one rank is configured"

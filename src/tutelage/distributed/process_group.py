@@ -119,7 +119,7 @@ class TorchProcessGroup(ProcessGroup):
             else:
                 alone = 1 if sharded else threads
                 reports = super().accumulate(parameters, mine, of, threads=alone)
-                self._reduce_gradients(sharding.replicated(parameters))
+                self._reduce_gradients(sharding.select_replicated(parameters))
         if sharded:
             for network in self._sharded:
                 sharding.release(network)
@@ -162,7 +162,7 @@ class TorchProcessGroup(ProcessGroup):
             with self._convert_peer_errors():
                 sharding.publish(sharded_policy, policy, self.rank)
 
-    def share_out(self, optimizer: torch.optim.Optimizer) -> None:
+    def shard_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Shard the loaded state of an optimizer; see `ProcessGroup`."""
         sharding.shard_optimizer(optimizer)
 
@@ -170,7 +170,7 @@ class TorchProcessGroup(ProcessGroup):
         """Copy full values into tensors or into this rank's shards; see `ProcessGroup`."""
         sharding.load(tensors, values)
 
-    def in_parts(self, state: object) -> bool:
+    def has_shards(self, state: object) -> bool:
         """Return True if a state has sharded tensors; see `ProcessGroup`."""
         return sharding.has_shards(state)
 

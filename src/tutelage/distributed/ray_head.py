@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from tutelage.distributed.waiting import run_in_thread
-from tutelage.runs.signals import ask_to_end
+from tutelage.runs.signals import request_stop
 
 _CHECK_SECONDS = 2.0
 """Seconds between two checks."""
@@ -62,9 +62,9 @@ class HeadWatch:
                 self.gone = True
                 break
         if self.gone:
-            ask_to_end(f"{self.reason}.")
+            request_stop(f"{self.reason}.")
             if not self._closed.wait(_END_SECONDS * self._scale):
-                ask_to_end(f"{self.reason}.")
+                request_stop(f"{self.reason}.")
 
     def _can_connect(self) -> bool:
         host, _, port = self.address.rpartition(":")

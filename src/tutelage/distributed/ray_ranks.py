@@ -28,7 +28,7 @@ from tutelage.distributed.process_group import RANK_LOST
 from tutelage.distributed.ray_cluster import remote_message
 from tutelage.distributed.waiting import run_in_thread
 from tutelage.errors import ConfigError, RunError, TutelageError
-from tutelage.policy.machine import OMP, machine_facts
+from tutelage.policy.machine import OMP, detect_machine
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON
@@ -108,7 +108,7 @@ class _RayRanks:
 
     def _start_actors(self, config: RunConfig) -> None:
         """Start all actors in the bundles of the placement group."""
-        gpu, nodes = machine_facts().device_of(config) == "cuda", config.trainer.nnodes
+        gpu, nodes = detect_machine().training_device(config) == "cuda", config.trainer.nnodes
         each = config.trainer.n_gpus_per_node or 1 if gpu else 1
         self._group = self._reserve_resources(nodes, each, gpu=gpu)
         schedule: Any = importlib.import_module("ray.util.scheduling_strategies")

@@ -135,7 +135,7 @@ def is_sharded(parameters: Sequence[Tensor]) -> bool:
     return any(isinstance(p, DTensor) for p in parameters)
 
 
-def replicated(parameters: Sequence[Tensor]) -> list[Tensor]:
+def select_replicated(parameters: Sequence[Tensor]) -> list[Tensor]:
     """Return the tensors that are not sharded, such as the head of a critic."""
     return [p for p in parameters if not isinstance(p, DTensor)]
 
@@ -146,7 +146,7 @@ def clip(parameters: Sequence[Tensor], max_norm: float, *, exact: bool) -> float
     `exact` computes the norm as a single process does, from whole gradients one by one.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    others = replicated(gradients)
+    others = select_replicated(gradients)
     if not exact and not others:
         norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
         return float(gather_tensor(norm))

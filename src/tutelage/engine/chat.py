@@ -29,8 +29,8 @@ from dataclasses import dataclass, replace
 from typing import Unpack
 from weakref import ref
 
-from tutelage.engine.call_barrier import acting_for, current_branches
-from tutelage.engine.options import recorded_options
+from tutelage.engine.call_barrier import current_branches, use_branches
+from tutelage.engine.options import option_fields
 from tutelage.engine.protocol import Engine, OnPrompt, OnToken, Request
 from tutelage.engine.thinking import SEED_BITS, sample
 from tutelage.errors import DataError
@@ -88,7 +88,7 @@ class ChatSession:
         prompt; their exceptions propagate. Raises `ConstraintError` for a constraint that cannot be
         enforced.
         """
-        fields = recorded_options(options)
+        fields = option_fields(options)
         turns, tools, agent = tuple(messages), fields["tools"], fields["agent"]
         constraint, seed = fields["constraint"], options.get("seed")
         grammar = self.codec.grammar(tools, constraint)
@@ -118,7 +118,7 @@ class ChatSession:
             options.get("top_logprobs", 0),
         )  # fmt: skip
         try:
-            with acting_for(self._rollout):
+            with use_branches(self._rollout):
                 sampled = await sample(self._engine, self.codec, request)
         finally:
             lane.busy = False

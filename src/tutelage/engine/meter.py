@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Unpack
 
-from tutelage.engine.endpoint import token_bound
+from tutelage.engine.endpoint import max_token_count
 from tutelage.engine.prices import Price
 from tutelage.engine.usage import Cost, Usage
 from tutelage.errors import ContextOverflowError
@@ -92,5 +92,5 @@ class MeteredClient:
 
 
 def _byte_size(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
-    size = sum(token_bound(str(m.to_dict())) for m in messages)
-    return size + sum(token_bound(str(t.to_dict())) for t in tools)
+    size = sum(max_token_count(str(m.to_dict())) for m in messages)
+    return size + sum(max_token_count(str(t.to_dict())) for t in tools)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tutelage.engine.protocol import Request
-from tutelage.engine.sampler import draw, uniforms
+from tutelage.engine.sampler import draw, draw_uniforms
 from tutelage.engine.versions import merge_spans
 from tutelage.errors import EngineError
 from tutelage.policy.constrained import unpack
@@ -61,7 +61,7 @@ class Streams:
         limits = [max(1, min(p.max_tokens, r)) for p, r in zip(params, rooms, strict=True)]
         numbers = np.zeros((len(slots), self._length), dtype=np.float32)
         for line, request, limit in zip(numbers, requests, limits, strict=True):
-            line[:limit] = uniforms(request.seed, limit)
+            line[:limit] = draw_uniforms(request.seed, limit)
         at = self._to_tensor(slots)
         self._count[at] = 0
         self._limit[at] = self._to_tensor(limits)

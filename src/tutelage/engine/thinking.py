@@ -44,7 +44,7 @@ async def _sample_limited(
     sampling, thoughts, grammar = request.sampling, codec.thoughts, request.grammar
     if limit == 0:
         prompt = codec.decode(request.prompt_ids)
-        opening = "" if thoughts.unclosed(prompt, "") else f"{thoughts.opening}\n"
+        opening = "" if thoughts.is_open(prompt, "") else f"{thoughts.opening}\n"
         forced = tuple(codec.encode(opening + thoughts.close))
         after = None if grammar is None else grammar.after(forced)
         fits = len(forced) < room and (grammar is None or after is not None)
@@ -106,7 +106,7 @@ def _close_thought(
     followed, whatever the prompt opens.
     """
     ids, grammar = first.token_ids, request.grammar
-    if codec.thoughts.unclosed(codec.decode(request.prompt_ids), codec.decode(ids)):
+    if codec.thoughts.is_open(codec.decode(request.prompt_ids), codec.decode(ids)):
         closing = tuple(codec.encode(codec.thoughts.close))
         for n in range(len(ids), max(0, len(ids) - 4), -1):
             rest = None if grammar is None else grammar.after(ids[:n] + closing)

@@ -81,7 +81,7 @@ def environment_tasks(
     return splits
 
 
-def check_repeats(
+def check_determinism(
     factory: EnvironmentFactory, task: Task, seed: int, step_timeout: float = STEP_SECONDS
 ) -> None:
     """Play one episode twice if the environment is declared deterministic. Raises `ConfigError` if
@@ -99,7 +99,7 @@ def check_repeats(
         )
 
 
-def imitated_episodes(
+def collect_demonstrations(
     config: RunConfig,
     factory: EnvironmentFactory,
     tasks: Sequence[Task],

@@ -239,7 +239,7 @@ class App:
             raise
         finally:
             answer.leave(updated.set)
-            if answer.finishing:  # it stays in flight until it has ended
+            if answer.must_finish:  # it stays in flight until it has ended
                 attempt_session.in_flight += 1
                 answer.task.add_done_callback(attempt_session.end_request)
 
@@ -341,7 +341,7 @@ def _is_anthropic(request: Request) -> bool:
 def _render_error(request: Request, error: ApiError) -> Response:
     if not _is_anthropic(request):
         return _json_response(error.body(), error.status, error.headers)
-    body = error.anthropics_body() | {"request_id": _request_id(request)}
+    body = error.anthropic_body() | {"request_id": _request_id(request)}
     return _json_response(body, error.status, error.headers)
 
 

@@ -63,7 +63,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Delta:
     """Text delta of a choice.
 
     If log-probabilities were requested, the last piece has the entries of all tokens, else None.
@@ -102,7 +102,7 @@ class PendingCompletion(RecordedRequest):
         choices = request.choices
         self.tokens: list[list[int]] = [[] for _ in range(choices)]
         """Token ids sampled so far, by choice; empty if the client does not stream tokens."""
-        self.parts: list[list[Piece]] = [[] for _ in range(choices)]
+        self.parts: list[list[Delta]] = [[] for _ in range(choices)]
         """Pieces of text received so far, by choice, from a client that streams text."""
         self.scored: list[list[TokenLogprob]] = [[] for _ in range(choices)]
         """Log-probabilities of the prompt's tokens, by choice, if requested."""
@@ -134,7 +134,7 @@ class PendingCompletion(RecordedRequest):
         return not self.task.cancelled() and self.task.exception() is None
 
     @property
-    def finishing(self) -> bool:
+    def must_finish(self) -> bool:
         """Return True if a running completion is finished even without waiting clients."""
         return self.model.finishes and self._has_output and not self.task.done()
 
@@ -218,7 +218,7 @@ class PendingCompletion(RecordedRequest):
         self._waiting -= 1
         if callback is not None:
             self._callbacks.discard(callback)
-        if self.finishing:
+        if self.must_finish:
             return
         if self._waiting <= 0 and not self.task.done():
             self.task.cancel()
@@ -308,7 +308,7 @@ class PendingCompletion(RecordedRequest):
             self._add_text(index, thought, name)
 
     def _add_text(self, index: int, text: str, thought: str = "") -> None:
-        self.parts[index].append(Piece(text, thought=thought))
+        self.parts[index].append(Delta(text, thought=thought))
         self._notify()
 
     def _notify(self) -> None:
@@ -317,7 +317,7 @@ class PendingCompletion(RecordedRequest):
             callback()
 
 
-class KeptAnswers(OrderedDict[str, PendingCompletion]):
+class AnswerCache(OrderedDict[str, PendingCompletion]):
     """Cache of an attempt's latest answers, by id.
 
     Finds the answer of a repeated request (`x-stainless-retry-count`, or an equal

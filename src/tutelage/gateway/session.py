@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tutelage.gateway.completions import KeptAnswers, PendingCompletion, ServedModel
+from tutelage.gateway.completions import AnswerCache, PendingCompletion, ServedModel
 from tutelage.gateway.dialects import Dialect
 from tutelage.gateway.errors import NO_RETRY, ApiError, attempt_closed, invalid, model_not_found
 from tutelage.gateway.forward import ForwardedCall, Upstream
@@ -64,7 +64,7 @@ class AttemptSession:
     in_flight: int = field(default=0, init=False)
     spent: int = field(default=0, init=False)
     """Tokens sampled by the main client so far; of cancelled replies, the streamed ones."""
-    ledger: KeptAnswers = field(default_factory=KeptAnswers, init=False)
+    ledger: AnswerCache = field(default_factory=AnswerCache, init=False)
     posted: PostedRewards = field(default_factory=PostedRewards, init=False)
     """Rewards posted over HTTP."""
     _response_ids: OrderedDict[str, str] = field(default_factory=OrderedDict[str, str], init=False)
@@ -139,7 +139,7 @@ class AttemptSession:
         gateway's loop.
         """
         self.closed = True
-        running = [answer.task for answer in tuple(self._running) if answer.finishing]
+        running = [answer.task for answer in tuple(self._running) if answer.must_finish]
         await _wait_all(running, None)
 
     def stop(self) -> None:

@@ -39,12 +39,12 @@ def _format_logprob(decoder: TextDecoder, token: int, logprob: float | None) -> 
     return {"token": text, "logprob": logprob, "bytes": exact}
 
 
-def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
+def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
     """Find the first stop string in a text. Return its position and the string, or None."""
     return min(((at, stop) for stop in stops if (at := text.find(stop)) >= 0), default=None)
 
 
-def cut_at_stop(
+def truncate_at_stop(
     content: str | None, stops: Sequence[str], *, exact: bool = False, sampled: str = ""
 ) -> str | None:
     """Truncate content at its first stop string, as in OpenAI's API.
@@ -54,10 +54,10 @@ def cut_at_stop(
     """
     if content is None or not stops:
         return content
-    early = first_stop(sampled, stops)
+    early = find_stop(sampled, stops)
     if early is not None and early[0] < blank(sampled):
         return ""
-    match = first_stop(content, stops)
+    match = find_stop(content, stops)
     if match is None:
         return content
     return content[: match[0]] if exact else content[: match[0]].rstrip()

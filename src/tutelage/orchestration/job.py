@@ -27,7 +27,7 @@ from tutelage.orchestration.evaluation.metrics import (
     PlanScores,
     evaluate,
 )
-from tutelage.orchestration.execution.stored import stored_call, stored_rollout
+from tutelage.orchestration.execution.stored import make_call, make_rollout
 from tutelage.orchestration.plan.dag import Plan, to_text
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import PlannerTrainer
@@ -38,11 +38,11 @@ from tutelage.orchestration.planner.settings import (
 )
 from tutelage.orchestration.routing.phase2 import LAST as LAST2
 from tutelage.orchestration.routing.phase2 import read_checkpoint, train_phase2
-from tutelage.orchestration.setup import PlannerDatasets, read_sets
+from tutelage.orchestration.setup import PlannerDatasets, read_datasets
 from tutelage.policy.machine import single_thread
 from tutelage.runs.figures import Figures, Labels, RunFiles
-from tutelage.runs.folder import RunFolder, keep_lines, write_json
-from tutelage.runs.kinds import FINISHED, Phase, RunHeader, RunKind, register, stored_settings
+from tutelage.runs.folder import RunFolder, trim_lines, write_json
+from tutelage.runs.kinds import FINISHED, Phase, RunHeader, RunKind, load_settings, register
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
@@ -78,7 +78,7 @@ class PlannerTraining(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """Read the request of a run from its folder."""
-        return cls(stored_settings(folder, PlannerConfig))
+        return cls(load_settings(folder, PlannerConfig))
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
@@ -102,7 +102,7 @@ class PlannerTraining(RunKind):
         self.settings = settings = request.checked()
         check_loggers(settings.logger)
         if request.phase != "2":
-            self.sets = read_sets(request, settings.phase1_supervised)
+            self.sets = read_datasets(request, settings.phase1_supervised)
         if request.phase != "1" and request.outcomes is not None and request.models is not None:
             seeds = SeedTree(request.seed).child(PHASE2)
             self.tables = read_tables(
@@ -112,7 +112,7 @@ class PlannerTraining(RunKind):
             return
         path = folder.checkpoints / LAST
         self.last = saving.read(path) if path.is_file() else None
-        keep_lines(folder.metrics, _count_lines(folder, self.last))
+        trim_lines(folder.metrics, _count_lines(folder, self.last))
 
     @property
     def head(self) -> RunHeader:
@@ -258,10 +258,10 @@ def _make_rollouts(
         place = SeedTree(seed).child("planner", "stored", PLANNED, i)
         fields = {"instruction": wanted.instruction, "expected": to_text(wanted.plan)}
         messages, answer = (Message("user", wanted.instruction),), to_text(plan)
-        call = stored_call(place.child("call", 0).id("call"), "planner", 0, messages, answer)
+        call = make_call(place.child("call", 0).id("call"), "planner", 0, messages, answer)
         task = Task(wanted.name or f"test-{i}", fields)
         rollouts.append(
-            stored_rollout(
+            make_rollout(
                 place,
                 run_id,
                 task,

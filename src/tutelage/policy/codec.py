@@ -101,7 +101,7 @@ class Codec:
             return "tools" in str(self.tokenizer.chat_template)
 
     @cached_property
-    def shows_reasoning(self) -> bool:
+    def renders_reasoning(self) -> bool:
         """Return True if the chat template renders the reasoning of messages."""
         turn = {"role": "assistant", "content": "?", **dict.fromkeys(THOUGHTS, _PROBE)}
         try:
@@ -194,7 +194,7 @@ class Codec:
         ids = self._prompts.get(key)
         if ids is None:
             forms, records = template_forms(messages, tools)
-            sep = self._markers.breaker([*forms, *records])
+            sep = self._markers.find_separator([*forms, *records])
             text = self._apply_template(forms, records, sep, open_turn=True)
             ids = tuple(self._encode_escaped(text, sep, limit))
             if len(self._prompts) >= _CACHE_LIMIT:
@@ -221,7 +221,7 @@ class Codec:
         rewrites earlier turns: then the conversation must be rendered again. `limit` is the context
         length, as in `render`.
         """
-        sep, frame = self._markers.breaker(template_forms([*results, reply])[0]), None
+        sep, frame = self._markers.find_separator(template_forms([*results, reply])[0]), None
         plain = all(self._markers.is_plain(t) for r in results for t in (r.name, r.tool_call_id))
         if plain and all(r.content and not r.tool_calls for r in results):
             frame = self._render_frame(reply, results)
@@ -282,13 +282,13 @@ class Codec:
         forms, records = template_forms(messages, tools)
         for form, message in zip(forms, messages, strict=True):
             form.update({name: text for name in THOUGHTS if (text := message.extra.get(name))})
-        sep = self._markers.breaker([*forms, *records])
+        sep = self._markers.find_separator([*forms, *records])
         for i, message in enumerate(messages):
             if message.role != "assistant":
                 continue
             before = self._apply_template(forms[:i], records, sep, open_turn=True)
             after = self._apply_template(forms[: i + 1], records, sep, open_turn=False)
-            end = self.thoughts.end_of_turn(after)
+            end = self.thoughts.find_turn_end(after)
             if not before.startswith(encoded) or not after.startswith(before) or end < len(before):
                 raise ModelError(
                     "the chat template rewrites earlier turns, so a multi-turn demonstration "

@@ -101,7 +101,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return out
 
 
-def joined_linear(
+def fused_linear(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,

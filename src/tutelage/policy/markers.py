@@ -48,7 +48,7 @@ class SpecialTokens:
         }
         self._pattern, self._forbidden = _start_pattern(names), _start_pattern(names - _ALLOWED)
 
-    def breaker(self, forms: Iterable[JSON]) -> str | None:
+    def find_separator(self, forms: Iterable[JSON]) -> str | None:
         """Return an unused character to escape special tokens, or None if no content has any."""
         records = list(forms)
         untrusted = [form for form in records if form.get("role") not in _TRUSTED]

@@ -98,7 +98,7 @@ class Thoughts:
             probe = {**turn, "content": text}
             before = self._render([_QUESTION, probe], False)
             after = self._render([_QUESTION, probe, *messages], True)
-            end = self.end_of_turn(before)
+            end = self.find_turn_end(before)
             kept = not has_thought or _THOUGHT in after or self._drops_content(turn)
             if end >= 0 and after[:end] == before[:end] and kept:
                 return after[end:]
@@ -114,7 +114,7 @@ class Thoughts:
         """Return True if the template drops a turn's content, as Llama's does with tool calls."""
         return _ANSWER not in self._render([_QUESTION, {**turn, "content": _ANSWER}], False)
 
-    def end_of_turn(self, text: str) -> int:
+    def find_turn_end(self, text: str) -> int:
         """Return the end position of the last turn in a rendered text, or -1."""
         return max((text.rfind(e) + len(e) for e in self._end_tokens if e in text), default=-1)
 
@@ -138,7 +138,7 @@ class Thoughts:
             pass  # the template refuses these messages, so no rollout has them
         return None
 
-    def unclosed(self, prompt: str, sampled: str) -> bool:
+    def is_open(self, prompt: str, sampled: str) -> bool:
         """Return True if a sampled turn is still inside a thought."""
         opened = prompt.rstrip().endswith(self.opening)
         opened = opened or sampled.lstrip().startswith(self.opening)
@@ -148,7 +148,7 @@ class Thoughts:
     def begun(self) -> bool:
         """Return True if the generation prompt of the template opens a thought."""
         try:
-            return self.unclosed(self._render([_QUESTION], True), "")
+            return self.is_open(self._render([_QUESTION], True), "")
         except ModelError:  # the template refuses these messages
             return False
 

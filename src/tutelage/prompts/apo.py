@@ -82,7 +82,7 @@ class APO:
         """Propose edits for the prompts of the beam, based on critiques of their failures.
         Components are edited in turn."""
         name = state.names[number % len(state.names)]
-        faulty = [(c, s) for c, s in scores if s.mendable]
+        faulty = [(c, s) for c, s in scores if s.can_improve]
         calls = len(faulty) * (1 + self.branches)
         if self.trials and state.calls_left(calls) < calls:
             return []  # what is known already can still be sorted out
@@ -99,7 +99,7 @@ class APO:
         critiques = await state.optimiser.read(asked, _parse_critique)
         for (parent, _), critique in zip(faulty, critiques, strict=True):
             if critique.problem:
-                state.note_failed(parent, "critique", critique.reason, "", critique.cost)
+                state.record_failure(parent, "critique", critique.reason, "", critique.cost)
                 continue
             text = parent.components[name]
             for i in range(self.branches):

@@ -101,7 +101,7 @@ class Optimiser:
 
     async def _send(self, requests: Sequence[OptimiserRequest]) -> list[_ReplyOutcome]:
         """Send requests concurrently within the budget, and return their outcomes in order."""
-        worst = self._budget.worst.of_call()
+        worst = self._budget.worst.call_cost()
         self._budget.reserve(worst * len(requests))
         outcomes = await asyncio.gather(*(self._send_one(request) for request in requests))
         for outcome in outcomes:

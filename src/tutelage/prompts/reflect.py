@@ -61,7 +61,7 @@ class Reflect:
         """Reflect on failures, estimate the effects of the sentences, and validate the composed
         child. Return True if it is accepted. Components are edited in turn."""
         (before,) = await state.score([parent], Mode.TRAIN, tasks)
-        if not before.mendable:
+        if not before.can_improve:
             return False
         name = state.names[number % len(state.names)]
         failed = [pair for pair in before.worst(len(tasks)) if pair[1].value < 1]
@@ -78,7 +78,7 @@ class Reflect:
             leader = state.validated[state.leaders()[0].id][1]
             few = state.val[:RACE]
             (after,) = await state.score([child], Mode.VAL, few)
-            if after.infra_error:
+            if after.has_infra_error:
                 continue
             old, new = judged_pairs(leader.outcomes[: len(after.outcomes)], after.outcomes)
             gap = sum(new) / max(1, len(new)) - sum(old) / max(1, len(new))

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Self
 from tutelage.config.fields import RunSettings
 from tutelage.engine.endpoint import environment
 from tutelage.errors import RunError
-from tutelage.prompts.agent import with_components
+from tutelage.prompts.agent import set_components
 from tutelage.prompts.budget import SearchBudget
 from tutelage.prompts.config import KIND, PromptConfig
 from tutelage.prompts.contract import Components, RolloutSlot
@@ -43,15 +43,15 @@ from tutelage.runs.callbacks import Callback
 from tutelage.runs.figures import Figures, RunFiles, read_object
 from tutelage.runs.findings import add_findings, list_warnings
 from tutelage.runs.fingerprint import settings_sources
-from tutelage.runs.folder import RunFolder, folder_at, locked, write_json, write_text
+from tutelage.runs.folder import RunFolder, locked, open_folder, write_json, write_text
 from tutelage.runs.health import ROLLOUT_RULES, Setup
 from tutelage.runs.kinds import (
     FINISHED,
     Phase,
     RunHeader,
     RunKind,
+    load_settings,
     register,
-    stored_settings,
 )
 from tutelage.runs.lifecycle import Run, opened, record_outcome
 from tutelage.runs.metrics import (
@@ -208,7 +208,7 @@ def read_setup(folder: RunFolder, allow_changes: bool = False) -> SearchSetup:
             "which exists only in its program; resume it there with "
             f"Trainer(output_dir={str(folder.path)!r}, ...)"
         )
-    config = stored_settings(folder, PromptConfig)
+    config = load_settings(folder, PromptConfig)
     if allow_changes:
         config = config.model_copy(update={"allow_changes": True})
     return build_setup(config, environment(), splits=read_tasks(folder))
@@ -441,7 +441,7 @@ async def search_agent(
 
     Raises `ConfigError` and other `TutelageError`s, most of them before any rollout.
     """
-    folder = folder_at(output)
+    folder = open_folder(output)
     facts = {**setup.facts, "run": str(folder.path)}
     progress.start(f"prompt search, {setup.algorithm.name}", facts)
     progress.phase("search")
@@ -458,7 +458,7 @@ async def search_agent(
         verdict=Verdict(fields["verdict"]),
         interval=(float(gap["low"]), float(gap["high"])),
         components=components,
-        resources=with_components(setup.bundle.resources, components),
+        resources=set_components(setup.bundle.resources, components),
         dollars=float(fields["dollars"]),
     )
     for callback in callbacks:

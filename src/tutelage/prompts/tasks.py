@@ -24,7 +24,7 @@ from tutelage.runs.folder import RunFolder
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import Split
 from tutelage.tasks.dataset import Dataset
-from tutelage.tasks.overlap import group_equal, hash_task
+from tutelage.tasks.overlap import group_duplicates, hash_task
 from tutelage.types import Task
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -69,7 +69,7 @@ def limit_splits(
 
 def split_dataset(tasks: Sequence[Task], seed: int) -> Splits:
     """Split a dataset randomly into 40 % train, 20 % val and 40 % test tasks."""
-    order = group_equal(tasks, hash_task)  # equal tasks stay together
+    order = group_duplicates(tasks, hash_task)  # equal tasks stay together
     if len(order) < LEAST:
         raise ConfigError(
             f"{counted(len(order), 'different task')} cannot be split into train, val and test; "

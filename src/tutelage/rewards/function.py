@@ -77,12 +77,12 @@ class RewardFunction:
         return str(getattr(self.fn, "__module__", "")).startswith("tutelage.rewards.")
 
     @property
-    def sees_attempt(self) -> bool:
+    def uses_attempt(self) -> bool:
         """Return True if the function takes the prediction, the trajectory or the context."""
         return self.takes_any or bool({*self.required, *self.optional} & {*RESERVED} - {"task"})
 
     @property
-    def fields_read(self) -> frozenset[str] | None:
+    def task_fields(self) -> frozenset[str] | None:
         """Return the names of the task fields used by the function, or None for any field."""
         names = {*self.required, *self.optional}
         return None if self.takes_any or "task" in names else frozenset(names - {*RESERVED})
@@ -139,7 +139,7 @@ def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
     for task in dataset:
         _check_task(function, task)
         one_of, checked = function.one_of, [*function.required]
-        if function.fields_read is None and not function.builtin:
+        if function.task_fields is None and not function.builtin:
             one_of = EXPECTED_FIELDS
         if all(is_empty(task.fields.get(name)) for name in one_of):
             checked += one_of

@@ -180,7 +180,7 @@ def _tool_options(config: RunConfig) -> ToolOptions:
     )
 
 
-def offered_tools(
+def select_tools(
     config: RunConfig, tools: Mapping[str, Tool], *, knows_tools: bool
 ) -> Mapping[str, Tool]:
     """Return the agent's tools, or none if they are defaults that the chat template ignores.
@@ -194,7 +194,7 @@ def offered_tools(
 def load_tasks(config: RunConfig, environment: EnvironmentFactory | None = None) -> Tasks:
     """Load and check the tasks from the configured files or the environment, or generate the
     embedded tasks."""
-    data, limit, tested = config.data, drawn_val_tasks(config), most_test_tasks(config)
+    data, limit, tested = config.data, max_val_tasks(config), max_test_tasks(config)
     if environment is not None and not data.train_files:
         sizes = {"train": data.train_tasks or TRAIN_TASKS, "val": limit, "test": tested or limit}
         found = environment_tasks(environment, sizes, config.seed)
@@ -248,7 +248,7 @@ def held_out(
     return kept, held
 
 
-def training_tasks(config: RunConfig) -> Sequence[Task]:
+def load_training_tasks(config: RunConfig) -> Sequence[Task]:
     """Load the training tasks of a configuration. Raises `DataError` if a file is missing."""
     return load_tasks(config, environment_of(config)).train
 
@@ -256,15 +256,15 @@ def training_tasks(config: RunConfig) -> Sequence[Task]:
 def load_test_tasks(config: RunConfig) -> Sequence[Task]:
     """Load the test tasks from the configured files, or return an empty tuple without files."""
     files = config.data.test_files
-    return _load_files(files)[: most_test_tasks(config)] if files else ()
+    return _load_files(files)[: max_test_tasks(config)] if files else ()
 
 
-def drawn_val_tasks(config: RunConfig) -> int:
+def max_val_tasks(config: RunConfig) -> int:
     """Return the maximum number of generated or held-out validation tasks."""
     return config.trainer.val_tasks or _DRAWN_TASKS
 
 
-def most_test_tasks(config: RunConfig) -> int | None:
+def max_test_tasks(config: RunConfig) -> int | None:
     """Return the maximum number of test tasks, or None for no limit."""
     return config.trainer.test_tasks or config.trainer.val_tasks
 

@@ -110,7 +110,7 @@ def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
         )
 
 
-def check_python(folder: RunFolder) -> None:
+def reject_python_agent(folder: RunFolder) -> None:
     """Raise `RunError` if the run trains a Python agent, which cannot be resumed by a command."""
     path = folder.agent
     if path.is_file():
@@ -121,6 +121,6 @@ def check_python(folder: RunFolder) -> None:
         )
 
 
-def grader_of(inputs: JobInputs | None, reward: RewardFunction | None) -> RewardFunction | None:
+def job_reward(inputs: JobInputs | None, reward: RewardFunction | None) -> RewardFunction | None:
     """Return the reward function of a job: that of `inputs` if it contains tasks, else `reward`."""
     return inputs.reward if inputs is not None and inputs.own_tasks else reward

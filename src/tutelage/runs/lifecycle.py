@@ -19,7 +19,7 @@ from typing import Any
 
 from tutelage.errors import RunError, TutelageError
 from tutelage.runs.figures import read_object
-from tutelage.runs.fingerprint import config_edits, keep_fingerprint, source_changes
+from tutelage.runs.fingerprint import config_edits, source_changes, write_fingerprint
 from tutelage.runs.folder import (
     RunFolder,
     append_json,
@@ -35,13 +35,13 @@ from tutelage.runs.kinds import (
     RunHeader,
     RunKind,
     check_ranks,
-    name_of,
+    kind_name,
 )
 from tutelage.runs.loggers import Logger, check_loggers, open_loggers
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command, resume_hint
-from tutelage.runs.signals import StopSignal, deferred_signals
-from tutelage.runs.stored import check_owner, claim_name, find_run_id, stored_row
+from tutelage.runs.signals import StopSignal, defer_signals
+from tutelage.runs.stored import check_owner, claim_name, find_run_id, make_run_row
 from tutelage.store import Listener, Store, StoreWriter, open_store
 from tutelage.types import JSON, RolloutStatus
 
@@ -80,7 +80,7 @@ class Run:
             raise RunError(f"metrics must have 'phase' and 'step', got {sorted(line)}")
         append_json(self.folder.metrics, line)
         tick = int(line.get("tick", line["step"]))
-        with deferred_signals():
+        with defer_signals():
             self.store.put_metrics(self.id, tick, dict(line))
         for logger in self.loggers:
             logger.log(line)
@@ -130,7 +130,7 @@ async def begin(job: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     """
     check_ranks(type(job))
     if folder.config.is_file():
-        check_place(job, folder)
+        check_folder(job, folder)
         allowed = job.head.settings.allow_changes
         return await _resume(
             type(job), folder, progress, job, allow_changes=allowed, check_finished=True
@@ -149,7 +149,7 @@ async def begin(job: RunKind, folder: RunFolder, progress: Progress) -> JSON:
             return await _run_phases(job, folder, progress)
 
 
-def check_place(job: RunKind, folder: RunFolder) -> None:
+def check_folder(job: RunKind, folder: RunFolder) -> None:
     """Raise `RunError` if the folder contains another run."""
     check_kind(type(job), folder)
     if folder.config.is_file() and (difference := job.difference(folder)):
@@ -160,7 +160,7 @@ def check_kind(kind: type[RunKind], folder: RunFolder) -> None:
     """Raise `RunError` if the folder contains a run of another type, or other files."""
     if not folder.config.is_file():
         check_vacant(folder.path)
-    elif (name := name_of(folder)) != kind.name:
+    elif (name := kind_name(folder)) != kind.name:
         raise _occupied_error(folder, f"is of the kind {name!r}")
 
 
@@ -214,7 +214,7 @@ async def _resume(
             if not allow_changes:
                 check_owner(left.head, folder)
             if changed is not None:  # a change that cannot be worked with is asked about again
-                keep_fingerprint(folder, read_object(folder.config), changed)
+                write_fingerprint(folder, read_object(folder.config), changed)
             begun = folder.metrics.is_file() or any(folder.checkpoints.glob("step_*"))
             if begun and left.head.store is None and not folder.store.is_file():
                 progress.note("Warning: store.db is missing: earlier rollouts are lost")
@@ -277,12 +277,12 @@ def opened(
         if graceful:
             stack.enter_context(stop)
         closing = stack.enter_context(ExitStack())  # a signal is heard when the store is closed
-        with deferred_signals():
+        with defer_signals():
             store = stack.enter_context(open_store(head.store or folder.store))
             writer = stack.enter_context(StoreWriter(store, also=sent))
             run_id = find_run_id(store, folder, own=head.store is None)
-            store.put_run(run_id, **stored_row(head, folder, read_object(folder.config)))
-        stack.callback(lambda: closing.enter_context(deferred_signals()))
+            store.put_run(run_id, **make_run_row(head, folder, read_object(folder.config)))
+        stack.callback(lambda: closing.enter_context(defer_signals()))
         events = folder.read_events()
         yield Run(folder, run_id, store, writer, progress, stop, loggers, events, sent)
 
@@ -333,7 +333,7 @@ def record_outcome(run: Run, result: Callable[[str], JSON | None]) -> Generator[
 
 def _finish(run: Run, status: RolloutStatus, result: JSON | None) -> None:
     """Write the result to the run folder and the store."""
-    with deferred_signals():
+    with defer_signals():
         run.writer.flush()
         try:
             if result is not None:

@@ -47,7 +47,7 @@ def find_run_id(store: Store, folder: RunFolder, *, own: bool) -> str:
     return ids[0] if len(ids) == 1 else folder.name
 
 
-def stored_row(head: RunHeader, folder: RunFolder, config: JSON) -> dict[str, Any]:
+def make_run_row(head: RunHeader, folder: RunFolder, config: JSON) -> dict[str, Any]:
     """Return the database row of a run that starts or resumes."""
     return {
         "name": head.title or folder.name,
@@ -68,7 +68,7 @@ def claim_name(head: RunHeader, folder: RunFolder) -> None:
     if head.store is not None:
         owner = {"claimed by": platform.node()}
         with open_store(head.store) as store:
-            store.put_run(folder.name, **stored_row(head, folder, owner), claim=True)
+            store.put_run(folder.name, **make_run_row(head, folder, owner), claim=True)
 
 
 def check_owner(head: RunHeader, folder: RunFolder) -> None:

@@ -55,14 +55,14 @@ class StoredEvaluation(BaseModel):
         return self.counts is not None and too_many_lost(*self.counts)
 
     @property
-    def uncalled(self) -> bool:
+    def lacks_calls(self) -> bool:
         """True if some, but not all, rollouts without a failure made no model call."""
         return 0 < (self.no_calls or 0) < (self.judged or 0) - sum(self.failed.values())
 
     @property
-    def eventful(self) -> bool:
+    def has_problems(self) -> bool:
         """True if some rollouts were lost, failed, or made no model call unlike the others."""
-        return bool(self.lost or self.failed) or self.uncalled
+        return bool(self.lost or self.failed) or self.lacks_calls
 
 
 def evaluation_keys(name: str, record: Mapping[str, Any] | None, kind: RewardKind) -> JSON:
@@ -84,7 +84,7 @@ def evaluation_keys(name: str, record: Mapping[str, Any] | None, kind: RewardKin
 def read_evaluation(result: Mapping[str, Any], name: str) -> StoredEvaluation | None:
     """Read an evaluation from a result by its name, or return None if it is missing."""
     counts = result.get(f"judged_{name}")
-    stored_evaluation = evaluation_of_record(
+    stored_evaluation = parse_evaluation(
         {
             **(cast("Mapping[str, Any]", counts) if isinstance(counts, dict) else {}),
             "success": result.get(f"success_{name}"),
@@ -96,7 +96,7 @@ def read_evaluation(result: Mapping[str, Any], name: str) -> StoredEvaluation | 
     return None if stored_evaluation == StoredEvaluation() else stored_evaluation
 
 
-def evaluation_of_record(record: Mapping[str, Any]) -> StoredEvaluation:
+def parse_evaluation(record: Mapping[str, Any]) -> StoredEvaluation:
     """Parse an `Evaluation.record()`. Returns an empty evaluation if it is invalid."""
     with suppress(ValidationError):
         return StoredEvaluation.model_validate({k: v for k, v in record.items() if v is not None})
@@ -125,7 +125,7 @@ def judged_text(evaluation: StoredEvaluation) -> str:
         words += f"; {lost} lost: {_format_causes(evaluation.lost)}{reason}"
     if evaluation.failed:
         words += f"; failed, and counted so: {_format_causes(evaluation.failed)}"
-    if evaluation.uncalled:
+    if evaluation.lacks_calls:
         words += f"; warning: {evaluation.no_calls} made no model call and count as graded: "
         words += "give the agent's client llm.endpoint and llm.api_key"
     return words
@@ -142,7 +142,7 @@ def judged_lines(result: Mapping[str, Any]) -> Iterator[str]:
         key: one for key in EVALUATIONS if (one := read_evaluation(result, key)) is not None
     }
     sizes = {
-        m.rollouts if m.judged == m.rollouts and not m.eventful else None
+        m.rollouts if m.judged == m.rollouts and not m.has_problems else None
         for m in stored_evaluations.values()
     }
     each = sizes.pop() if len(sizes) == 1 else None

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from tutelage.config.fields import read_success
+from tutelage.config.fields import parse_success
 from tutelage.engine.usage import Cost
 from tutelage.errors import DataError, RewardError
 from tutelage.seeds import SeedTree
@@ -56,7 +56,7 @@ class Success:
         """Parse a criterion such as `right`, `>=0.5` or `right>=0.5`; return None for None."""
         if text is None:
             return None
-        part, least = read_success(text)
+        part, least = parse_success(text)
         return Success(part, FULL if least is None else least - 1e-9)
 
     def met(self, reward: Reward, location: str) -> bool:

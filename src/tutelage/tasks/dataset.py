@@ -21,7 +21,7 @@ from typing import Any, Generic, Self, TypeVar, cast, overload
 from tutelage.errors import DataError, counted
 from tutelage.seeds import SeedTree
 from tutelage.tasks.messages import check_order, read_messages
-from tutelage.tasks.overlap import group_equal, hash_task
+from tutelage.tasks.overlap import group_duplicates, hash_task
 from tutelage.tasks.readers import RawRow, check_characters, read_rows, short_repr
 from tutelage.types import INPUT_FIELDS, Task
 
@@ -130,7 +130,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
         """
         if not 0.0 < fraction < 1.0:
             raise DataError(f"split fraction must be between 0 and 1, not {fraction!r}")
-        groups = group_equal(self._tasks, hash_task)
+        groups = group_duplicates(self._tasks, hash_task)
         size = len(groups)
         if size < 2:
             tasks = counted(size, "different task")

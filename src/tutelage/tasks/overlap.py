@@ -112,7 +112,7 @@ def count_overlap(
     )
 
 
-def find_trained(train: Iterable[T], test: Sequence[T], key: Callable[[T], Hashable]) -> list[int]:
+def find_overlap(train: Iterable[T], test: Sequence[T], key: Callable[[T], Hashable]) -> list[int]:
     """Return the indices of test tasks that are also training tasks, compared by `key`."""
     known = {key(task) for task in train}
     return [place for place, task in enumerate(test) if key(task) in known]
@@ -132,7 +132,7 @@ def hold_out(tasks: Sequence[Task], count: int) -> tuple[list[Task], list[Task]]
     return [task for task in tasks[count:] if hash_task(task) not in known], held
 
 
-def group_equal(tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:
+def group_duplicates(tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:
     """Group the indices of equal tasks, in the order of first occurrence."""
     groups: dict[Hashable, list[int]] = {}
     for place, task in enumerate(tasks):

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tutelage.config.api_keys import find_bad_character
 from tutelage.errors import ConfigError, MissingExtraError
-from tutelage.tracing.content import without_content
+from tutelage.tracing.content import remove_content
 from tutelage.tracing.otlp import readable
 from tutelage.tracing.records import SpanRecord
 from tutelage.tracing.tree import whole_trace
@@ -210,7 +210,7 @@ class OtlpExporter:
         limit = _MAX_EARLY if items else 0
         while sum(map(len, self._early.values())) > limit:
             spans += self._early.pop(next(iter(self._early)))
-        return spans if self._content else [without_content(span) for span in spans]
+        return spans if self._content else [remove_content(span) for span in spans]
 
     def _set_reason(self, response: Any, **options: Any) -> None:
         self._reason = f"{self.url} returned status {response.status_code}"

@@ -23,7 +23,7 @@ from tutelage.weights.config.resolve import ALGORITHM
 
 
 @contextmanager
-def packages_of_training() -> Generator[None]:
+def training_packages() -> Generator[None]:
     """Context for imports of training packages. Raises `MissingExtraError` if one is missing."""
     try:
         yield
@@ -68,8 +68,8 @@ class RL:
         """
         if self.stored is not None:
             return self.stored
-        with packages_of_training():
-            from tutelage.policy.machine import machine_facts
+        with training_packages():
+            from tutelage.policy.machine import detect_machine
 
         flags = {name: value for name, value in flags.items() if value is not None} | self.flags
         # A method, such as `ppo`, has an estimator.
@@ -79,7 +79,7 @@ class RL:
         self.resolved = resolve(
             recipe,
             self.overrides,
-            machine=machine_facts(),
+            machine=detect_machine(),
             flags=flags,
             file=self.file,
             own_agent=own_agent,

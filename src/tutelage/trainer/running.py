@@ -21,13 +21,13 @@ from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.environments.start import TEST_TASKS, environment_tasks
 from tutelage.errors import ConfigError
 from tutelage.evaluate.config import EvaluationConfig
-from tutelage.evaluate.evaluated_agent import custom_agent
+from tutelage.evaluate.evaluated_agent import build_agent
 from tutelage.evaluate.kind import PolicyEvaluation, evaluation_folder, load_evaluation
 from tutelage.evaluate.preparation import PreparedEvaluation
 from tutelage.policy.sources import model_folder
 from tutelage.rewards import RewardFunction, check
 from tutelage.runs import lifecycle
-from tutelage.runs.folder import RunFolder, folder_at, fresh_name
+from tutelage.runs.folder import RunFolder, new_run_path, open_folder
 from tutelage.runs.job_inputs import AGENT_REWARD, ENVIRONMENT_REWARD, JobInputs
 from tutelage.runs.launched import follows
 from tutelage.runs.progress import Progress
@@ -35,8 +35,8 @@ from tutelage.runs.result import TrainingResult, read_result
 from tutelage.runs.signals import StopSignal, graceful_exit
 from tutelage.statistics.outcome import Evaluation
 from tutelage.tasks.dataset import Dataset
-from tutelage.trainer.algorithm import packages_of_training
-from tutelage.trainer.arguments import Tasks, agent_of, files_of, tasks_of
+from tutelage.trainer.algorithm import training_packages
+from tutelage.trainer.arguments import Tasks, resolve_agent, task_files, tasks_of
 
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
@@ -115,7 +115,7 @@ def report_stop(path: str | Path, progress: Progress, *, own: bool = True) -> Ge
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
-        saved = folder_at(Path(path)).config.is_file()
+        saved = open_folder(Path(path)).config.is_file()
         hint = f"; progress is saved: the same call with output_dir={str(path)!r} resumes it"
         if own:
             progress.note("stopped" + (hint if saved else " before there was anything to save"))
@@ -125,14 +125,14 @@ def report_stop(path: str | Path, progress: Progress, *, own: bool = True) -> Ge
 def agree_on_plan(output_dir: Path | None, make_plan: Callable[[Path], Plan]) -> Plan:
     """Return the plan for a run folder, a new one if `output_dir` is None. All ranks use the folder
     of the first rank, and only the first rank raises errors."""
-    with packages_of_training():
-        from tutelage.weights.process_group import in_step, launched
+    with training_packages():
+        from tutelage.weights.process_group import launched, run_on_all
 
     group = launched()
-    path = output_dir or group.agree(lambda: fresh_name("agent", claim=True))
+    path = output_dir or group.agree(lambda: new_run_path("agent", claim=True))
 
     try:
-        return in_step(group, lambda: make_plan(path))
+        return run_on_all(group, lambda: make_plan(path))
     except Exception:
         if output_dir is None:
             with suppress(OSError):
@@ -150,7 +150,7 @@ async def train_weights(
     def job() -> TrainingResult | KeyboardInterrupt | SystemExit:
         """Run the training. Interruptions and the exit of another rank are returned, not raised,
         because an exception in a thread would stop the event loop instead of this task."""
-        folder = RunFolder(path) if follows() else folder_at(path)
+        folder = RunFolder(path) if follows() else open_folder(path)
         try:
             details = jobs.train(resolved, folder, progress, job_inputs)
         except (KeyboardInterrupt, SystemExit) as stopped:
@@ -189,8 +189,8 @@ def prepare_agent(
         tasks = environment_tasks(factory, {"test": TEST_TASKS}, keys.get("seed", 0))["test"]
     if tasks is None:
         raise ConfigError("no tasks to evaluate on; pass test_dataset")
-    config = EvaluationConfig(test=tuple(files_of(test_dataset)) or ("test_dataset",), **keys)
-    player, merged, file = agent_of(agent, resources)
+    config = EvaluationConfig(test=tuple(task_files(test_dataset)) or ("test_dataset",), **keys)
+    player, merged, file = resolve_agent(agent, resources)
     local, folders = bool(policies) or model is not None, set[str]()
 
     def load(resolved: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Policy]:
@@ -214,7 +214,7 @@ def prepare_agent(
     if reward is not None:
         check(reward, dataset)
     server = None if local else read_endpoints(environment()).get("task")
-    resolved_agent = custom_agent(player, merged, config, load, urls=endpoints, server=server)
+    resolved_agent = build_agent(player, merged, config, load, urls=endpoints, server=server)
     evaluated_agent = replace(
         resolved_agent,
         weights=", ".join(sorted(folders)),

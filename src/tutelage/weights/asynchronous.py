@@ -33,9 +33,9 @@ from tutelage.weights.placement import PlaySettings
 from tutelage.weights.run import TrainingRun, ungraded
 from tutelage.weights.sampling import (
     RolloutGroups,
+    check_grading,
     draw_tasks,
-    specs_of,
-    stop_if_never_graded,
+    make_specs,
 )
 
 EVENT = "groups"
@@ -93,7 +93,7 @@ class GroupQueue:
         self._save_state()
         played = [*chain(*groups, *stale)]
         ctx.count(played)
-        stop_if_never_graded(ctx, played)
+        check_grading(ctx, played)
         ctx.state.results[DROPPED] = ctx.state.results.get(DROPPED, 0) + len(dropped)
         metrics = {
             "staleness/dropped": float(len(dropped)),
@@ -168,7 +168,7 @@ class GroupQueue:
                 self._tasks = {n: tasks for n, tasks in self._tasks.items() if n >= step - 1}
                 self._tasks[step] = draw_tasks(ctx, step, self._size)
             group = [(place, self._tasks[step][place])]
-            specs = specs_of(ctx, self._phase, step, group, self._label)
+            specs = make_specs(ctx, self._phase, step, group, self._label)
             playing = self._play_group(workers, number, specs)
             task = ctx.loop.get_loop().create_task(playing, context=copy_context())
             self._running[number] = task
@@ -179,7 +179,7 @@ class GroupQueue:
         """Play the rollouts of one group and store them."""
         rollouts = await workers.run(specs)
         self._ctx.run.writer.submit(rollouts)
-        self._ctx.stop_if_ungraded(rollouts)
+        self._ctx.check_rewards(rollouts)
         self._complete[group_number] = rollouts
         del self._running[group_number]
 

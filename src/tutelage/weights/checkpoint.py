@@ -119,7 +119,7 @@ def save(
             reason = OSError(f"the disk refused to write (full, or failing): {text}")
         raise disk_error(final, reason) from error
     best: dict[str, Any] | None = state.results.get(BEST)
-    trained, there = of_training(folder), complete(folder)
+    trained, there = list_training(folder), complete(folder)
     between = [path for path in there if path not in trained]
     kept = {*(trained[-keep:] if keep else trained), *between[-1 if trained else -KEPT :]}
     for old in there:
@@ -136,7 +136,7 @@ def seal(folder: Path) -> None:
     write_json(folder / SUMS, {str(path.relative_to(folder)): _hash_file(path) for path in paths})
 
 
-def check_seal(folder: Path) -> None:
+def verify_checksums(folder: Path) -> None:
     """Raise `RunError` if a file of the folder does not match its checksum."""
     try:
         sums: dict[str, str] = json.loads((folder / SUMS).read_text(encoding="utf-8"))
@@ -156,7 +156,7 @@ def _hash_file(path: Path) -> str:
 
 def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
     """Load a checkpoint. Raises `RunError` if a file is missing or damaged."""
-    check_seal(path)
+    verify_checksums(path)
     try:
         state = TrainingState(**json.loads((path / "state.json").read_text()))
         tensors: dict[str, Any] = torch.load(path / "tensors.pt", weights_only=True)
@@ -205,14 +205,14 @@ def complete(folder: RunFolder) -> list[Path]:
     return sorted(p for p in paths if (p / SUMS).is_file())
 
 
-def of_training(folder: RunFolder) -> list[Path]:
+def list_training(folder: RunFolder) -> list[Path]:
     """Return the complete checkpoints saved during training, oldest first."""
     return [path for path in complete(folder) if _BETWEEN not in path.name]
 
 
-def drop_between(folder: RunFolder) -> None:
+def remove_intermediate(folder: RunFolder) -> None:
     """Remove all checkpoints saved between phases if a training checkpoint exists."""
-    trained = of_training(folder)
+    trained = list_training(folder)
     for path in complete(folder) if trained else ():
         if path not in trained:
             shutil.rmtree(path, ignore_errors=True)

@@ -108,7 +108,7 @@ class Critic:
         def loss(indices: list[int]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             numbers = [row_numbers[i] for i in indices]
             token_tensors = self.model.values([rows[b] for b in numbers], self._numerics.dtype)
-            cut = batch.cutter(numbers, token_tensors.values.device)
+            cut = batch.make_slicer(numbers, token_tensors.values.device)
             mask = cut(batch.mask_BT)
             values = torch.zeros_like(cut(batch.returns_BT)).index_put(
                 (token_tensors.rows_K, token_tensors.columns_K), token_tensors.values

@@ -23,7 +23,7 @@ from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
 from tutelage.environments.protocol import EnvironmentFactory
-from tutelage.environments.start import check_repeats, fitting, imitated_episodes
+from tutelage.environments.start import check_determinism, collect_demonstrations, fitting
 from tutelage.errors import ConfigError, DataError, ModelError, counted
 from tutelage.policy.codec import Codec
 from tutelage.policy.machine import ComputeSettings, apply_settings, choose_compute
@@ -37,16 +37,16 @@ from tutelage.rollouts.runner import AT_ONCE, RunnerSettings
 from tutelage.runs.inputs import (
     DemonstrationRows,
     Tasks,
-    drawn_val_tasks,
     environment_of,
     held_out,
     load_demonstration_rows,
     load_tasks,
     load_test_tasks,
     load_tools,
-    most_test_tasks,
-    offered_tools,
+    max_test_tasks,
+    max_val_tasks,
     reward_of,
+    select_tools,
 )
 from tutelage.runs.job_inputs import JobInputs
 from tutelage.seeds import SeedTree
@@ -201,7 +201,7 @@ def load_inputs(
     The reward is None if rewards come from the environment. Raises `TutelageError`s for inputs that
     cannot be read, and for a reward that does not fit the tasks.
     """
-    limit, tested = config.trainer.val_tasks, most_test_tasks(config)
+    limit, tested = config.trainer.val_tasks, max_test_tasks(config)
     factory = None if inputs is None else inputs.environment
     factory = environment_of(config) if factory is None else factory
     if config.recipe == "sft":
@@ -211,7 +211,7 @@ def load_inputs(
     else:  # a part of the caller's training tasks is held out
         train, val = inputs.train[: config.data.train_tasks], inputs.val
         if val is None:
-            train, val = held_out(train, drawn_val_tasks(config), "val_dataset")
+            train, val = held_out(train, max_val_tasks(config), "val_dataset")
         test = val if inputs.test is None else inputs.test
         tasks = Tasks(train, val[:limit], test[:tested])
         if config.recipe == "math" and all("calls" in task.fields for task in train):
@@ -228,7 +228,7 @@ def load_inputs(
         check(reward, every)
     if factory is not None and tasks.train:
         seed = SeedTree(config.seed).child("environment", "check").value()
-        check_repeats(factory, tasks.train[0], seed, config.environment.step_timeout)
+        check_determinism(factory, tasks.train[0], seed, config.environment.step_timeout)
     return tasks, tools, reward, factory
 
 
@@ -252,7 +252,7 @@ def prepare_rl(
     acted = factory is not None and not config.data.demonstrations
     if factory is not None and not demonstrated.rows:
         new = config.model.path is None and (inputs is None or not inputs.policies)
-        rows, origin = imitated_episodes(config, factory, tasks.train, episode_file, new)
+        rows, origin = collect_demonstrations(config, factory, tasks.train, episode_file, new)
         demonstrated = DemonstrationRows(rows, (), origin)
     config = _limit_batch_size(config, len(tasks.train))
     if demonstrated.rows:  # which are all clean; a negative number of steps means passes over them
@@ -260,7 +260,7 @@ def prepare_rl(
         steps = {"max_steps": 2 * each, "cooldown_steps": each}
         steps = {key: steps[key] for key in steps if getattr(sft, key) < 0} | {"mixed_steps": 0}
         config = config.model_copy(update={"sft": sft.model_copy(update=steps)})
-    asked, tool_specs = inputs is None and config.asks_for_tools, list[ToolSpec]()
+    asked, tool_specs = inputs is None and config.needs_tools, list[ToolSpec]()
     if asked and factory is None:
         tool_specs = template_tools(config, tools)
     elif asked and factory is not None and config.agent.agent_type == "hf":
@@ -276,7 +276,7 @@ def prepare_rl(
     others = {} if inputs is None else _make_others(inputs, policy, config)
     # By input and what the reward reads; by all fields where an agent or an environment may read.
     open_ended = inputs is not None or any(t.environment is not None for t in tools.values())
-    key = partial(hash_task, fields=None if open_ended or not reward else reward.fields_read)
+    key = partial(hash_task, fields=None if open_ended or not reward else reward.task_fields)
     overlap, shown = count_overlap(*tasks.splits.values(), key=key), None
     if demonstrated.rows and (config.sft.max_steps or not acted):
         known = count_demonstration_overlap(demonstrated.rows, (), tasks.test)
@@ -363,7 +363,7 @@ def _place_policy(
     config: RunConfig, tools: Mapping[str, Tool], policy: Policy
 ) -> tuple[Mapping[str, Tool], Policy, ComputeSettings]:
     """Return the tools in the prompt, and the policy on its training device."""
-    tools = offered_tools(config, tools, knows_tools=policy.codec.knows_tools)
+    tools = select_tools(config, tools, knows_tools=policy.codec.knows_tools)
     choice = choose_compute(config, policy.count(), isinstance(policy.network, FusedNetwork))
     apply_settings(choice, large=policy.network.large)
     return tools, _configure_policy(policy, config, choice.device), choice
@@ -442,6 +442,6 @@ def _encode_dataset(
         "since the model's chat template does not show it; use a template that does, or write it "
         "into the content"
         for file, count in unseen.items()
-        if not codec.shows_reasoning
+        if not codec.renders_reasoning
     ]
     return SFTDataset(rows[: len(train)], rows[len(train) :], remarks)

@@ -58,9 +58,9 @@ class WeightTraining(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """Load the run in a folder. Raises `RunError` for a run with a Python agent."""
-        from tutelage.runs.job_inputs import check_python
+        from tutelage.runs.job_inputs import reject_python_agent
 
-        check_python(folder)
+        reject_python_agent(folder)
         return cls(Resolved.from_json(folder.config.read_text()))
 
     @classmethod
@@ -118,10 +118,10 @@ class WeightTraining(RunKind):
 
     def difference(self, folder: RunFolder) -> str | None:
         """Return the reason why the run in the folder cannot be continued, or None."""
-        from tutelage.weights.paths import asks_for_more, changed_keys
+        from tutelage.weights.paths import changed_keys, extends_training
 
         changed = changed_keys(self.resolved, folder)
-        if not asks_for_more(changed):
+        if not extends_training(changed):
             keys = [f"{key} ({was!r}, now {now!r})" for key, (was, now) in changed.items()]
             return f"differs in {', '.join(keys[:5])}"
         return None if self.resolved.config.trainer.resume_mode == "auto" else "exists already"
@@ -151,7 +151,7 @@ class WeightTraining(RunKind):
 
         self.work = prepare(self, folder, progress)
 
-    def make_setting(self, policy: Path | None = None) -> TrainingInputs:
+    def make_inputs(self, policy: Path | None = None) -> TrainingInputs:
         """Create the training inputs. `policy` is the folder of another initial policy."""
         from tutelage.weights.inputs import prepare_rl, prepare_sft
         from tutelage.weights.process_group import launched
@@ -210,12 +210,12 @@ class WeightTraining(RunKind):
     def phases(self) -> Sequence[Phase]:
         """Return the phases of the configuration in order, after writing a first checkpoint."""
         from tutelage.weights import checkpoint
-        from tutelage.weights.training import phases_of
+        from tutelage.weights.training import list_phases
 
         folder = self.work.run.folder
         if self.work.setting.group.agree(lambda: not checkpoint.complete(folder)):
             self.work.save()
-        return phases_of(self.work)
+        return list_phases(self.work)
 
     def enter(self, phase: str) -> None:
         """Begin or continue a phase."""
@@ -246,7 +246,7 @@ class WeightTraining(RunKind):
                 opened.close()
         close_tools(self.work.setting.tools)
         if self.work.finished:
-            checkpoint.drop_between(self.work.run.folder)
+            checkpoint.remove_intermediate(self.work.run.folder)
 
 
 @register

@@ -37,8 +37,8 @@ from tutelage.algorithms.rl import (
     aggregate,
     aggregation_denominator,
     importance_weights,
+    kl_gradient_ratio,
     kl_penalty,
-    kl_pull,
     merge_metrics,
     policy_loss,
 )
@@ -58,7 +58,7 @@ from tutelage.types import Rollout
 from tutelage.weights.batch import Batch, make_rows, with_advantages
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.critic import Critic
-from tutelage.weights.optim import Optimizer, learning_rate_share, make_optimizer
+from tutelage.weights.optim import Optimizer, learning_rate_factor, make_optimizer
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.reference import ReferencePolicy
 from tutelage.weights.scoring import logp_of
@@ -167,13 +167,13 @@ class Learner:
             values["staleness/mean"] = sum(behind) / len(behind)
             values["staleness/max"] = float(max(behind))
         if critic is not None:
-            rate = learning_rate_share(step, limit, config.critic.optim)
+            rate = learning_rate_factor(step, limit, config.critic.optim)
             values |= critic.update(batch, seeds=seeds.child("critic"), rate=rate)
             values["value/lr"] = config.critic.optim.lr * rate
         if critic is not None and step < config.trainer.critic_warmup:
-            values |= {**batch.group_metrics, **batch.known_gap, "lr": 0.0}
+            values |= {**batch.group_metrics, **batch.logprob_gap, "lr": 0.0}
         else:
-            rate = learning_rate_share(step, limit, config.actor.optim)
+            rate = learning_rate_factor(step, limit, config.actor.optim)
             batch, fields = self._update_policy(batch, seeds, rate)
             values |= {**fields, "lr": config.actor.optim.lr * rate}
             self._group.publish(self._policy, self._whole)
@@ -256,7 +256,7 @@ class Learner:
             metrics["kl/update"] = float(moved)
         if actor.use_kl_loss and batch.ref_logp_BT is not None:
             values = (batch.logp_BT, batch.ref_logp_BT, batch.advantages_BT, batch.mask_BT)
-            pull = kl_pull(*values, actor.kl_loss_type)
+            pull = kl_gradient_ratio(*values, actor.kl_loss_type)
             metrics |= {} if pull is None else {"kl/pull": actor.kl_loss_coef * pull}
         return batch, metrics
 
@@ -358,7 +358,7 @@ def _compute_loss(
     loss.
     """
     actor = config.actor
-    cut = batch.cutter(row_numbers, scores.logp_K.device)
+    cut = batch.make_slicer(row_numbers, scores.logp_K.device)
     mask, sampled = cut(batch.mask_BT), cut(batch.old_logp_BT)
     owners = [batch.rollouts_B[b] for b in row_numbers]
     where = (scores.rows_K, scores.columns_K)
@@ -449,7 +449,7 @@ def _summarize(
     reports, first = [r for found in steps for r in found], steps[0]
     out: dict[str, float] = {"grad_norm": sum(norms) / len(norms), **batch.group_metrics}
     if not reports:
-        return {**out, **batch.known_gap, "loss/policy": 0.0}
+        return {**out, **batch.logprob_gap, "loss/policy": 0.0}
     for name in reports[0].terms:
         out[name] = float(sum(r.terms[name] for r in reports)) / len(norms)
     merged = merge_metrics([r.metrics for r in reports])
@@ -459,7 +459,7 @@ def _summarize(
     gap_K = torch.cat([torch.zeros(0), *told])
     fresh_K = torch.tensor([b not in batch.stale for r in first for b in r.tokens[0].tolist()])
     own_K = gap_K[fresh_K.bool()].abs()
-    gaps = [*batch.known_gap.values(), *([float(own_K.max())] if len(own_K) else [])]
+    gaps = [*batch.logprob_gap.values(), *([float(own_K.max())] if len(own_K) else [])]
     return {
         **out,
         **({"max_dlogp": max(gaps)} if gaps else {}),

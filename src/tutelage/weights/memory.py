@@ -16,7 +16,7 @@ import torch
 from tutelage.config import RunConfig
 from tutelage.errors import RunError
 from tutelage.policy.described import DescribedModel
-from tutelage.policy.machine import SMALL_MODEL, machine_facts
+from tutelage.policy.machine import SMALL_MODEL, detect_machine
 from tutelage.policy.sources import local_folder
 from tutelage.weights.config.extensions import has_critic
 
@@ -43,7 +43,7 @@ class Footprint:
 
     def bytes(self) -> int:
         """Return the required memory of rank 0 in bytes."""
-        machine, config = machine_facts(), self.config
+        machine, config = detect_machine(), self.config
         share = machine.nodes * machine.ranks if self.parameters >= SMALL_MODEL else 1
         size = (4 * self.parameters + 12 * self.trained) * (1 + has_critic(config))
         if config.needs_reference:  # beside adapters it shares what is frozen
@@ -54,7 +54,7 @@ class Footprint:
         """Return the memory of a GPU or a rank's share of main memory in bytes, or 0 if unknown."""
         if self.gpu:
             return torch.cuda.get_device_properties(0).total_memory
-        return machine_facts().memory // machine_facts().ranks
+        return detect_machine().memory // detect_machine().ranks
 
     def words(self) -> str:
         """Describe the required and the available memory of rank 0."""
@@ -74,7 +74,7 @@ class Footprint:
             )
 
 
-def check_stored(config: RunConfig) -> None:
+def check_model_fits(config: RunConfig) -> None:
     """Raise `RunError` if the configured model does not fit into memory, without loading it."""
     path, lora = config.model.path, config.model.lora
     described = path and DescribedModel.of(Path(local_folder(path)).expanduser())

@@ -59,7 +59,7 @@ class Optimizer:
         """Load a state dict."""
         for part, saved in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(saved)
-            self._group.share_out(part)
+            self._group.shard_optimizer(part)
 
 
 def make_optimizer(
@@ -94,7 +94,7 @@ def make_optimizer(
     return Optimizer(parts, optim.clip_grad, group)
 
 
-def learning_rate_share(step: int, total_steps: int | None, optim: OptimizerConfig) -> float:
+def learning_rate_factor(step: int, total_steps: int | None, optim: OptimizerConfig) -> float:
     """Return the learning-rate factor at a step: warm-up, then constant or decaying to 0."""
     rate = min(1.0, (step + 1) / optim.warmup_steps) if optim.warmup_steps else 1.0
     if total_steps is not None and optim.lr_scheduler_type == "linear":

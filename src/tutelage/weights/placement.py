@@ -18,13 +18,13 @@ from tutelage.engine.driver import Schedule
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Engine
 from tutelage.gateway.app import OnTraces
-from tutelage.policy.machine import machine_facts
+from tutelage.policy.machine import detect_machine
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
 from tutelage.rollouts.models import EngineModelProvider, PolicySource
 from tutelage.rollouts.runner import OnSpans, Runner
 from tutelage.rollouts.workers import RolloutWorkers
-from tutelage.runs.job_inputs import grader_of
+from tutelage.runs.job_inputs import job_reward
 from tutelage.types import JSON, Mode, Sampling
 from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
 
@@ -65,7 +65,7 @@ class RolloutPool(Protocol):
 def check_workers(config: RunConfig) -> None:
     """Raise `MissingExtraError` or `ConfigError` if configured Ray workers are not available."""
     workers = config.agent.placement == "ray"
-    if workers or machine_facts().placed_ranks(config) > 1:
+    if workers or detect_machine().count_ray_ranks(config) > 1:
         cluster = importlib.import_module("tutelage.distributed.ray_cluster")
         nodes = f"trainer.nnodes={config.trainer.nnodes}"
         cluster.import_ray("agent.placement='ray'" if workers else nodes)
@@ -125,7 +125,7 @@ class LocalPlacement:
                 setting.limits(options.run_id, options.mode),
                 max_tokens=config.turn_tokens,
                 token_budget=rollout.response_length,
-                reward=grader_of(given, setting.reward),
+                reward=job_reward(given, setting.reward),
                 on_spans=on_spans,
                 on_traces=on_traces,
                 environment=setting.environment,

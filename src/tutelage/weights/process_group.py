@@ -126,7 +126,7 @@ class ProcessGroup:
     def publish(self, sharded_policy: Policy, policy: Policy) -> None:
         """Copy the updated weights of a sharded policy to the full policy of rank 0."""
 
-    def share_out(self, optimizer: torch.optim.Optimizer) -> None:
+    def shard_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Shard the loaded state of an optimizer."""
 
     @torch.no_grad()
@@ -135,7 +135,7 @@ class ProcessGroup:
         for name, tensor in tensors:
             tensor.copy_(values[name])
 
-    def in_parts(self, state: object) -> bool:
+    def has_shards(self, state: object) -> bool:
         """Return True if a state has sharded tensors."""
         return False
 
@@ -159,7 +159,7 @@ def launched() -> ProcessGroup:
     return made
 
 
-def in_step(group: ProcessGroup, compute: Callable[[], Out]) -> Out:
+def run_on_all(group: ProcessGroup, compute: Callable[[], Out]) -> Out:
     """Call `compute` on every rank, and return its value if it succeeds on all ranks.
 
     An exception on any rank is raised on rank 0; other ranks exit silently.

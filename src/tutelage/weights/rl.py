@@ -23,7 +23,7 @@ from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.config import RunConfig
 from tutelage.resources import POLICY
 from tutelage.runs import findings, health
-from tutelage.runs.job_inputs import grader_of
+from tutelage.runs.job_inputs import job_reward
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.metrics import reward_correlations, rollout_metrics
 from tutelage.weights.asynchronous import GroupQueue
@@ -100,7 +100,7 @@ def _report_health(
         f"agent.max_tokens_per_turn={config.turn_tokens}, "
         f"rollout.response_length={config.response_tokens}, rollout.max_len={ctx.setting.context}"
     )
-    grader = grader_of(ctx.setting.given, ctx.setting.reward)
+    grader = job_reward(ctx.setting.given, ctx.setting.reward)
     setup = health.Setup(
         groups=config.data.train_batch_size,
         compares=ESTIMATORS.find(config.algorithm.adv_estimator).groups,

@@ -53,7 +53,7 @@ from tutelage.weights.placement import (
     PlaySettings,
     RolloutPool,
 )
-from tutelage.weights.process_group import in_step
+from tutelage.weights.process_group import run_on_all
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.stateful import Stateful
@@ -109,7 +109,7 @@ class TrainingRun:
         self.run, setting, group = run, self.setting, self.setting.group
         if group.size > 1:
             if group.rank == 0:
-                in_step(group, lambda: None)  # the others have read their inputs
+                run_on_all(group, lambda: None)  # the others have read their inputs
             self.state, self.tensors, weights = group.agree(
                 lambda: (
                     self.state,
@@ -184,7 +184,7 @@ class TrainingRun:
         """Flush the store, and write a checkpoint on rank 0."""
         group, optimizer = self.setting.group, self.optimizer
         trained = {} if optimizer is None else {"optimizer": optimizer.state_dict()}
-        parts = group.in_parts(trained)
+        parts = group.has_shards(trained)
         if group.rank:
             if parts:
                 group.write_parts(None, trained)
@@ -350,7 +350,7 @@ class TrainingRun:
         rollouts, fresh = group.agree(lambda: (found or [], fresh))
         self.count(rollouts)
         if fresh and given is None:
-            self.stop_if_ungraded(rollouts)
+            self.check_rewards(rollouts)
         elif fresh and (failures := all_failed(rollouts)):
             self.run.writer.flush()
             kind = "step" if rollouts[0].mode is Mode.TRAIN else "measurement"
@@ -431,7 +431,7 @@ class TrainingRun:
             len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
         )
 
-    def stop_if_ungraded(self, rollouts: Sequence[Rollout]) -> None:
+    def check_rewards(self, rollouts: Sequence[Rollout]) -> None:
         """Raise `RewardError` if the reward function failed on a rollout."""
         broken = [r for r in rollouts if ungraded(r)]
         if not broken or broken[0].last.failure is None:

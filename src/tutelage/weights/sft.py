@@ -21,9 +21,9 @@ from tutelage.runs.lifecycle import Run
 from tutelage.weights import cold_start
 from tutelage.weights.checkpoint import SFT
 from tutelage.weights.inputs import SFTDataset, TrainingInputs, drawn, step_limit
-from tutelage.weights.optim import learning_rate_share, make_optimizer
+from tutelage.weights.optim import learning_rate_factor, make_optimizer
 from tutelage.weights.run import TrainingRun
-from tutelage.weights.sampling import epoch_places
+from tutelage.weights.sampling import epoch_indices
 
 LEARNED = ("epochs", "trained_tokens", "train_loss_before", "train_loss_after")
 """Keys of the results: epochs, trained tokens, and the loss of the first and of the last batch."""
@@ -50,8 +50,8 @@ def run_sft(ctx: TrainingRun, run: Run) -> None:
     while not ctx.ended(SFT, limit):
         step, data = state.phase_step, state.results
         first, last = drawn(setting, step), drawn(setting, step + 1)
-        places = epoch_places(setting.examples, first, last - first, order)
-        rate = learning_rate_share(step, limit, config.actor.optim)
+        places = epoch_indices(setting.examples, first, last - first, order)
+        rate = learning_rate_factor(step, limit, config.actor.optim)
         rows = [sft_dataset.train[i] for i in places]
         numerics, at_once = setting.choice.cold_start, config.actor.max_tokens_per_micro_batch
         values = cold_start.supervised_step(policy, optimizer, rows, numerics, rate, at_once, group)

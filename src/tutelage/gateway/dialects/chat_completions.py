@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import AliasPath, BaseModel, Field, StrictBool, StrictInt, StrictStr
 
-from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
+from tutelage.gateway.completions import AnswerCache, Delta, PendingCompletion
 from tutelage.gateway.dialects.dialect import Dialect
 from tutelage.gateway.dialects.field_errors import missing
 from tutelage.gateway.dialects.reading import (
@@ -92,7 +92,7 @@ class _Request(ChoicesReader):
     top_logprobs: TopLogprobs = 0
 
 
-def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
+def _parse(body: JSON, defaults: Sampling, cache: AnswerCache) -> ChatRequest:
     """Parse a chat completion request. Raises `ApiError`."""
     request = read(_Request, body)
     if request.top_logprobs and not request.logprobs:
@@ -208,13 +208,13 @@ class _ChunkWriter(Writer):
         self._sent: list[set[str]] = [set() for _ in self._begun]
         """Fields of each choice that were sent before its end."""
 
-    def text(self, index: int, delta: Piece) -> bytes:
+    def text(self, index: int, delta: Delta) -> bytes:
         """Return the chunk for a text or thinking delta of a choice."""
         fields = {"logprobs": _format_logprobs(delta.logprobs), "finish_reason": None}
         self._sent[index].add(name := delta.thought)
         return self._begin(index) + self._chunk(index, {name or "content": delta.text}, fields)
 
-    def write_end(self, deltas: Sequence[Piece]) -> bytes:
+    def write_end(self, deltas: Sequence[Delta]) -> bytes:
         """Return the final chunks: the unsent text, tool calls and end of each choice, then the
         usage."""
         out, reply = b"", self._reply

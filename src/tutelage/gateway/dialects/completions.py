@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, cast
 from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt
 from pydantic_core import PydanticCustomError
 
-from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
+from tutelage.gateway.completions import AnswerCache, Delta, PendingCompletion
 from tutelage.gateway.dialects.chat_completions import heading, prompt_logprobs, usage
 from tutelage.gateway.dialects.dialect import Dialect
 from tutelage.gateway.dialects.reading import (
@@ -78,7 +78,7 @@ class _Request(ChoicesReader):
     logprobs: StrictInt | None = Field(None, ge=0, le=MAX_TOP)
 
 
-def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
+def _parse(body: JSON, defaults: Sampling, cache: AnswerCache) -> ChatRequest:
     """Parse a text completion request. Raises `ApiError`."""
     request = read(_Request, body)
     if request.best_of not in (None, request.n):
@@ -154,12 +154,12 @@ def _format_logprobs(reply: PendingCompletion, entries: Sequence[JSON]) -> JSON:
 class _ChunkWriter(Writer):
     """Writer of the stream chunks of a text completion."""
 
-    def text(self, index: int, delta: Piece) -> bytes:
+    def text(self, index: int, delta: Delta) -> bytes:
         """Return the chunk for a text delta of a choice."""
         more = {"logprobs": None, "finish_reason": None}
         return self._chunk([{"index": index, "text": delta.text, **more}])
 
-    def write_end(self, deltas: Sequence[Piece]) -> bytes:
+    def write_end(self, deltas: Sequence[Delta]) -> bytes:
         """Return the final chunks: the unsent text and end of each choice, then the usage."""
         out, reply = b"", self._reply
         for i, (choice, rest) in enumerate(zip(reply.calls, deltas, strict=True)):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 from pydantic import BeforeValidator, Field, StrictInt, StrictStr
 
 from tutelage.bounded import parse_arguments
-from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
+from tutelage.gateway.completions import AnswerCache, Delta, PendingCompletion
 from tutelage.gateway.dialects.blocks import BlockWriter, TurnBlock, turn_blocks
 from tutelage.gateway.dialects.dialect import Dialect
 from tutelage.gateway.dialects.field_errors import format_value
@@ -155,7 +155,7 @@ class _Request(RequestReader):
 # ---------------------------------------------------------------- reading
 
 
-def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
+def _parse(body: JSON, defaults: Sampling, cache: AnswerCache) -> ChatRequest:
     """Parse a Messages request. Raises `ApiError`, also for a prefilled assistant turn."""
     request = _parse_request(body, defaults)
     if request.messages[-1].role == "assistant":
@@ -345,13 +345,13 @@ class _EventWriter(BlockWriter):
         super().__init__(reply)
         self._thoughts, self._begun = reply.thought_stream(), False
 
-    def text(self, index: int, delta: Piece) -> bytes:
+    def text(self, index: int, delta: Delta) -> bytes:
         """Return the events for a text or thinking delta."""
         if delta.thought:
             return self._begin() + self.add("thought", delta.text, source=delta.thought)
         return self._begin() + self._add_parts(*self._thoughts.feed(delta.text))
 
-    def write_end(self, deltas: Sequence[Piece]) -> bytes:
+    def write_end(self, deltas: Sequence[Delta]) -> bytes:
         """Return the final events: the unsent text, the tool uses and the end of the message."""
         reply, choice = self._reply, self._reply.calls[0]
         rest = self._thoughts.feed(deltas[0].text, last=True)
@@ -360,14 +360,14 @@ class _EventWriter(BlockWriter):
         if turn and turn[0].kind == "thought" and not self.blocks:
             out += self.add("thought", turn[0].text, source=turn[0].source)
         out += self._add_parts(*rest)
-        out += self.add_rest(Piece(""), [block for block in turn if block.kind == "call"])
+        out += self.add_remaining(Delta(""), [block for block in turn if block.kind == "call"])
         end = {"type": "message_delta", "delta": _stop_info(reply, choice), "usage": _usage(reply)}
         out += event(end, "message_delta")
         return out + event({"type": "message_stop"}, "message_stop")
 
     def write_error(self, error: ApiError) -> bytes:
         """Return the last event of a failed stream."""
-        return event(error.anthropics_body(), "error")
+        return event(error.anthropic_body(), "error")
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
         """Return the event that starts a content block."""

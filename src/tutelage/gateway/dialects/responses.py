@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
-from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
-from tutelage.gateway.dialects.blocks import BlockWriter, TurnBlock, cut_block, turn_blocks
+from tutelage.gateway.completions import AnswerCache, Delta, PendingCompletion
+from tutelage.gateway.dialects.blocks import BlockWriter, TurnBlock, truncated_block, turn_blocks
 from tutelage.gateway.dialects.dialect import Dialect
 from tutelage.gateway.dialects.field_errors import missing
 from tutelage.gateway.dialects.reading import (
@@ -38,7 +38,7 @@ from tutelage.gateway.dialects.reading import (
     reply_schema,
 )
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.reply import DONE, cut_reason, event
+from tutelage.gateway.reply import DONE, event, truncation_reason
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, THOUGHTS, Message, Sampling, ToolCall
 
@@ -98,7 +98,7 @@ class _Request(RequestReader):
     include: list[StrictStr] = Field(default_factory=list[str])
 
 
-def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
+def _parse(body: JSON, defaults: Sampling, cache: AnswerCache) -> ChatRequest:
     """Parse a Responses request. Raises `ApiError`."""
     request = read(_Request, body)
     if request.top_logprobs and _LOGPROBS not in request.include:
@@ -160,7 +160,7 @@ def _list_input_items(path: Mapping[str, str], query: JSON, attempt: AttemptSess
 
 
 def _find_response(
-    cache: KeptAnswers, response_id: str, param: str | None = None, code: str | None = None
+    cache: AnswerCache, response_id: str, param: str | None = None, code: str | None = None
 ) -> PendingCompletion:
     """Return the finished response with the given id. Raises `ApiError` if it is not cached."""
     answer = cache.answer(response_id)
@@ -173,7 +173,7 @@ def _find_response(
     return answer
 
 
-def _find_item(cache: KeptAnswers, item_id: str) -> JSON | None:
+def _find_item(cache: AnswerCache, item_id: str) -> JSON | None:
     """Return the input or output item with the given id from the cached responses, or None."""
     for response_id in reversed(cache):
         reply = cache.answer(response_id)
@@ -234,7 +234,7 @@ class _Thought(MessageObject):
     encrypted_content: Any = None
 
 
-def _parse_items(items: Iterable[Any], cache: KeptAnswers) -> tuple[Message, ...]:
+def _parse_items(items: Iterable[Any], cache: AnswerCache) -> tuple[Message, ...]:
     """Convert input items to messages.
 
     A thought, a message and the calls beside it form one assistant turn.
@@ -319,7 +319,7 @@ def _output_blocks(reply: PendingCompletion) -> list[TurnBlock]:
 
 def _complete_response(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> JSON:
     """Return the finished response object, with one output item per block."""
-    reason, cut = cut_reason(reply.calls[0]), cut_block(reply, blocks)
+    reason, cut = truncation_reason(reply.calls[0]), truncated_block(reply, blocks)
     prompt, completion = reply.usage
     return {
         **_response_object(reply, "incomplete" if reason else "completed"),
@@ -401,14 +401,14 @@ class _EventWriter(BlockWriter):
 
     _number = 0
 
-    def text(self, index: int, delta: Piece) -> bytes:
+    def text(self, index: int, delta: Delta) -> bytes:
         """Return the events for a text or thinking delta."""
         kind = "thought" if delta.thought else "text"
         return self._begin() + self.add(kind, delta.text, source=delta.thought)
 
-    def write_end(self, deltas: Sequence[Piece]) -> bytes:
+    def write_end(self, deltas: Sequence[Delta]) -> bytes:
         """Return the final events: the remaining items and the complete response."""
-        out = self._begin() + self.add_rest(deltas[0], _output_blocks(self._reply))
+        out = self._begin() + self.add_remaining(deltas[0], _output_blocks(self._reply))
         final = _complete_response(self._reply, self.blocks)
         kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
         return out + self._encode((kind, {"response": final})) + DONE
@@ -440,7 +440,7 @@ class _EventWriter(BlockWriter):
 
     def end(self, index: int, block: TurnBlock) -> bytes:
         """Return the events that end an output item."""
-        cut = cut_block(self._reply, self.blocks)
+        cut = truncated_block(self._reply, self.blocks)
         item = _item(self._reply, block, "incomplete" if block is cut else "completed")
         position = self._position(index, block)
         done = ("response.output_item.done", {"output_index": index, "item": item})

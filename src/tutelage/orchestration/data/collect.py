@@ -16,7 +16,7 @@ from statistics import fmean
 
 from tutelage.config.fields import Count, RunSettings
 from tutelage.errors import ConfigError, DataError, EngineError, TutelageError, counted
-from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph_of
+from tutelage.orchestration.data.synthetic import builtin_graph, generate, to_graph
 from tutelage.orchestration.data.workflows import read_workflows
 from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.execution.record import Execution
@@ -27,7 +27,7 @@ from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import describe_pool
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.runs import lifecycle
-from tutelage.runs.folder import create, place_of
+from tutelage.runs.folder import create, run_path
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
@@ -68,7 +68,7 @@ async def collect(
     while chunk := list(islice(waiting, CHUNK)):
         done = await asyncio.gather(*(execute(number, plan) for number, plan in chunk))
         executions = [each for each in done if isinstance(each, Execution)]
-        errors = [error for each in executions if (error := each.unserved) is not None]
+        errors = [error for each in executions if (error := each.server_error) is not None]
         if errors and len(errors) == len(executions):
             raise EngineError(
                 f"no worker server answered in {counted(len(errors), 'execution')}; first error: "
@@ -92,7 +92,7 @@ async def collect(
     return {
         "executions": len(executions),
         "succeeded": sum(each.success for each in executions),
-        "lost": sum(each.unserved is not None for each in executions),
+        "lost": sum(each.server_error is not None for each in executions),
         "refused": len(gathered) - len(executions),
         "cost": math.fsum(each.total_cost for each in executions),
         "mean_latency": fmean(each.total_latency_ms / 1000.0 for each in executions),
@@ -134,7 +134,7 @@ def run_collection(
     if config.tasks is not None:
         workflows = read_workflows(config.tasks, catalog)[:count]
     else:
-        graph = builtin_graph() if catalog is None else graph_of(catalog)
+        graph = builtin_graph() if catalog is None else to_graph(catalog)
         workflows = generate(graph, count, SeedTree(config.seed).child("collect"))
     plans = [workflow.plan for workflow in workflows]
     system = config.make_system(pool, catalog, plans)
@@ -156,6 +156,6 @@ def run_collection(
         run.log({"phase": RECIPE, "step": 0, **done[0]})
         return {"status": "succeeded", **done[0], "log": str(logger.path)}
 
-    folder = create(place_of(config.output, RECIPE))
+    folder = create(run_path(config.output, RECIPE))
     lifecycle.start(ExecutionRun(config, work, recipe=RECIPE), folder, Progress())
     return done[0], logger.path, folder.path

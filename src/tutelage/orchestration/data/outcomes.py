@@ -251,7 +251,7 @@ def read_tables(
     return table, held
 
 
-def with_skills(table: OutcomeTable) -> list[Worker]:
+def estimate_skills(table: OutcomeTable) -> list[Worker]:
     """Return the workers. Missing `skills` are set to the accuracy in the table, by type."""
     kinds, known_QW = np.array(table.types), table.known_QW
     found: list[Worker] = []

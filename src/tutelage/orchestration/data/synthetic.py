@@ -21,7 +21,7 @@ from importlib.resources import files
 from typing import Any, Literal, cast
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration.data.workflows import Workflow, sorted_workflow
+from tutelage.orchestration.data.workflows import Workflow, sort_workflow
 from tutelage.orchestration.plan.catalog import Catalog, tools_of
 from tutelage.seeds import SeedTree
 
@@ -83,7 +83,7 @@ def builtin_graph() -> ToolGraph:
     )
 
 
-def graph_of(catalog: Catalog) -> ToolGraph:
+def to_graph(catalog: Catalog) -> ToolGraph:
     """Build a tool graph for a catalog, with phrases from tool names and descriptions."""
     base = builtin_graph()
     phrases: dict[str, tuple[str, ...]] = {}
@@ -243,7 +243,7 @@ def worded(
         text += " " + rng.choice(words["asides"])
     text = re.sub(r"\{(\w+)\}", lambda found: rng.choice(words["slots"][found[1]]), text).strip()
     workers = [graph.workers[tool] for tool, _ in nodes] if graph.workers else None
-    return sorted_workflow(
+    return sort_workflow(
         text[:1].upper() + text[1:], [t for t, _ in nodes], [p for _, p in nodes], workers=workers
     )
 

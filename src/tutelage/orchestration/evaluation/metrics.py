@@ -88,7 +88,7 @@ def _f1(predicted: Counter[Any], expected: Counter[Any]) -> float:
     return 2 * (predicted & expected).total() / both if both else 1.0
 
 
-def copied_plans(
+def copy_plans(
     train: Sequence[Workflow], test: Sequence[Workflow], nearest: Sequence[int]
 ) -> list[Plan]:
     """Return the plans of the nearest-neighbour baseline: `train[nearest[i]]` for `test[i]`."""
@@ -110,7 +110,7 @@ def evaluate(
         known = SparseRows.of([features(w.instruction) for w in train], model.idf)
         similar = known.products([features(w.instruction) for w in test], model.idf)
         nearest = similar.topk(1, dim=1).indices[:, 0].tolist()
-        scores["nearest"] = PlanScores.of(copied_plans(train, test, nearest), test)
+        scores["nearest"] = PlanScores.of(copy_plans(train, test, nearest), test)
         gained = scores["planner"].gain(scores["nearest"], seeds.child("nearest"))
         gains["nearest"] = {name: asdict(gap) for name, gap in gained.items()}
     return {

@@ -46,7 +46,7 @@ from tutelage.types import JSON
 
 _ROUTERS: dict[str, Callable[[], Router]] = {
     "cheapest": routing.cheapest,
-    "accurate": routing.most_accurate,
+    "accurate": routing.accurate_router,
 }
 """Routers without parameters, by name."""
 
@@ -105,7 +105,7 @@ class ToolsConfig(PlanningConfig):
         servers = (f"mcp:{server.removeprefix('mcp:')}" for server in self.mcp)
         return resolve_tools((*self.tools, *servers))
 
-    def read_catalog_with(self, tools: Mapping[str, Tool]) -> Catalog | None:
+    def select_catalog(self, tools: Mapping[str, Tool]) -> Catalog | None:
         """Return a catalog of the given tools, or the configured catalog if there are no tools."""
         if not tools:
             return self.read_catalog()
@@ -113,7 +113,7 @@ class ToolsConfig(PlanningConfig):
             raise ConfigError("--catalog cannot be used with --tools or --mcp; remove one")
         return Catalog(described(tools))
 
-    def make_pool_with(self, tools: Mapping[str, Tool], permit: Permit | None = None) -> WorkerPool:
+    def select_pool(self, tools: Mapping[str, Tool], permit: Permit | None = None) -> WorkerPool:
         """Return a pool of the given tools, or the worker pool if there are no tools."""
         if not tools:
             return self.make_pool()
@@ -195,7 +195,7 @@ class WorkConfig(PlanningConfig):
         if not pool.mock and any(row.get("kind") == "known" for row in rows.values()):
             raise ConfigError(f"{str(path)!r}: the verifier 'known' requires --pool simulated")
         made = {kind: make_verifier(row, f"{path}: {kind!r}") for kind, row in rows.items()}
-        default = made.pop("default", Verifiers.of_pool(mock=pool.mock).default)
+        default = made.pop("default", Verifiers.make_default(mock=pool.mock).default)
         return Verifiers(default, made)
 
 

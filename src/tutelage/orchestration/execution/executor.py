@@ -41,9 +41,9 @@ from tutelage.orchestration.execution.record import (
     NodeStep,
     Observer,
     PlanningObserver,
-    calls_json,
-    nodes_json,
-    steps_by_node,
+    calls_to_json,
+    group_steps,
+    nodes_to_json,
 )
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.worker_files import tool_kind
@@ -56,7 +56,7 @@ from tutelage.orchestration.execution.workers import (
     WorkerPool,
     capable_workers,
 )
-from tutelage.orchestration.plan.arguments import call_key, check_arguments, wrong_arguments
+from tutelage.orchestration.plan.arguments import call_key, check_arguments, find_errors
 from tutelage.orchestration.plan.catalog import Catalog, check_plan
 from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall, critical_path, levels
 from tutelage.orchestration.routing.contract import Choice, Router, RouteState
@@ -116,7 +116,7 @@ class Executor:
     ) -> None:
         """By default, the verifiers use the pool's ground truth or accept any non-empty answer."""
         self.pool, self.router, self.rest = pool, router, rest
-        self.verifiers = verifiers or Verifiers.of_pool(mock=pool.mock)
+        self.verifiers = verifiers or Verifiers.make_default(mock=pool.mock)
         self.settings = settings or ExecutorSettings()
         self.catalog = catalog
         self.load = [0] * len(pool.workers)
@@ -228,7 +228,7 @@ class _PlanRun:
         self.executor, self.state, self.budget = executor, state, budget
         self.settings, self.observers = executor.settings, observers
         self.tools: Mapping[str, Any] = getattr(executor.pool, "tools", {})
-        self.earlier = steps_by_node(step for _, step in sorted(state.steps.items()))
+        self.earlier = group_steps(step for _, step in sorted(state.steps.items()))
         """Steps of earlier processes, by node."""
         self.dispatched = 1 + max(state.steps, default=-1)
         self.ends: dict[int, float] = {}
@@ -323,7 +323,7 @@ class _PlanRun:
             "start",
             id=state.seeds.id("flow"),
             nodes=len(state.plan.nodes),
-            added=nodes_json(state.plan.nodes[state.planned :]),
+            added=nodes_to_json(state.plan.nodes[state.planned :]),
             references=against,
             pool=state.pool,
             workers=state.workers,
@@ -337,7 +337,7 @@ class _PlanRun:
     def _fail_invalid_nodes(self, start: int) -> None:
         """Mark nodes with invalid arguments as failed, from index `start` on, so that a planner can
         correct them."""
-        wrong = wrong_arguments(self.state.plan, self.tools, start) if self.tools else {}
+        wrong = find_errors(self.state.plan, self.tools, start) if self.tools else {}
         for node, reason in wrong.items():
             self._end_node(NodeResult(node, "failed", reason=reason))
 
@@ -384,7 +384,7 @@ class _PlanRun:
 
         def record(request: int, call: PlannerCall) -> None:
             made[request] = call
-            self.emit("planning", request=request, call=calls_json((call,))[0])
+            self.emit("planning", request=request, call=calls_to_json((call,))[0])
 
         state.elapsed = self.now
         try:
@@ -399,7 +399,7 @@ class _PlanRun:
             state.grow(nodes, given_up, calls)
             self._update_order()
             self.emit(
-                "replan", nodes=nodes_json(nodes), abandoned=given_up, calls=calls_json(calls)
+                "replan", nodes=nodes_to_json(nodes), abandoned=given_up, calls=calls_to_json(calls)
             )
         self._fail_invalid_nodes(count)
         return bool(nodes)
@@ -525,7 +525,7 @@ class _NodeRun:
         number = sum(len(before.requests) for before in (*self.steps, step))
         work = replace(self.work, attempt=number)
         # Arguments of a call with side effects, else None.
-        given = pool.with_side_effects(worker, work) if isinstance(pool, ToolPool) else None
+        given = pool.get_guarded_args(worker, work) if isinstance(pool, ToolPool) else None
         entered, begun = loop.time(), cast("float | None", None)
         answer: WorkerAnswer | None = None
         error = WorkerError("cancelled", "the request was given up")

@@ -106,7 +106,7 @@ class NodeStep:
         return {**fields, "cost": self.cost, "seconds": self.seconds, "requests": answers}
 
 
-def steps_by_node(steps: Iterable[NodeStep]) -> dict[int, list[NodeStep]]:
+def group_steps(steps: Iterable[NodeStep]) -> dict[int, list[NodeStep]]:
     """Group steps by node and keep their order."""
     by_node: dict[int, list[NodeStep]] = {}
     for step in steps:
@@ -183,7 +183,7 @@ class Execution(ExecutionResult):
         return Reward(sum(parts.values()), parts)
 
     @property
-    def unserved(self) -> WorkerError | None:
+    def server_error(self) -> WorkerError | None:
         """Error of the first node that failed because no server of a worker responded; None if
         there is no such node, or if the execution succeeded."""
         for node in () if self.success else self.nodes:
@@ -218,12 +218,12 @@ _PLAN, _NODES = TypeAdapter(Plan), TypeAdapter(tuple[Node, ...])
 _CALLS = TypeAdapter(tuple[PlannerCall, ...])
 
 
-def calls_json(calls: Iterable[PlannerCall]) -> list[dict[str, Any]]:
+def calls_to_json(calls: Iterable[PlannerCall]) -> list[dict[str, Any]]:
     """Convert planner calls to JSON."""
     return _CALLS.dump_python(tuple(calls), mode="json")
 
 
-def nodes_json(nodes: Iterable[Node]) -> list[dict[str, Any]]:
+def nodes_to_json(nodes: Iterable[Node]) -> list[dict[str, Any]]:
     """Convert nodes to JSON."""
     return _NODES.dump_python(tuple(nodes), mode="json")
 
@@ -233,7 +233,7 @@ def read_nodes(rows: object) -> tuple[Node, ...]:
     return read_as(_NODES, rows, "added nodes")
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
+def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Convert a plan to JSON."""
     return _PLAN.dump_python(plan, mode="json", exclude=None if plan.calls else {"calls"})
 
@@ -290,7 +290,7 @@ class ExecutionState:
         cost is the sum over all requests. The latency is the planning time plus the longest chain
         of nodes, without queueing."""
         plan, steps = self.plan, [self.steps[index] for index in sorted(self.steps)]
-        mine, nodes = steps_by_node(steps), list[NodeResult]()
+        mine, nodes = group_steps(steps), list[NodeResult]()
         for k in range(len(plan.nodes)):
             seconds = sum(step.seconds for step in mine.get(k, ()))
             cut = NodeResult(k, "cancelled", reason=self.reason or "cancelled", seconds=seconds)
@@ -410,7 +410,7 @@ class ExecutionJournal:
         the events belong to another plan and `StoreError` if the file is not a store."""
         self.store = store if isinstance(store, Store) else open_store(store)
         self._own, self._run_id, self._rollout = self.store is not store, run_id, seeds.id("roll")
-        first: Event = {"event": "plan", "seed": seeds.seed, "plan": plan_json(plan)}
+        first: Event = {"event": "plan", "seed": seeds.seed, "plan": plan_to_json(plan)}
         try:
             events = self.store.events(run_id, self._rollout)
             self._pending = [] if events else [first]

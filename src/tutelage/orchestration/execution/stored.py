@@ -38,10 +38,10 @@ from tutelage.orchestration.evaluation.rewards import (
     Preset,
 )
 from tutelage.orchestration.execution.prompts import node_prompt, worker_messages
-from tutelage.orchestration.execution.record import Execution, NodeStep, steps_by_node
+from tutelage.orchestration.execution.record import Execution, NodeStep, group_steps
 from tutelage.orchestration.execution.workers import Worker
 from tutelage.orchestration.plan.dag import Plan, adjacency, is_valid_dag
-from tutelage.runs.signals import deferred_signals
+from tutelage.runs.signals import defer_signals
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter
 from tutelage.tracing import names
@@ -70,7 +70,7 @@ from tutelage.types import (
 # ---------------------------------------------------------------- rollouts
 
 
-def stored_rollout(
+def make_rollout(
     seeds: SeedTree,
     run_id: str,
     task: Task,
@@ -88,7 +88,7 @@ def stored_rollout(
     return Rollout(seeds.id("roll", run_id), run_id, task, mode, step, task.id, 0, (tried,), label)
 
 
-def stored_call(
+def make_call(
     call_id: str,
     agent: str,
     index: int,
@@ -122,11 +122,11 @@ class ExecutionRecorder:
             message = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
             late = execution.reason == DEADLINE
             cause = FailureCause.TIMEOUT if late else FailureCause.AGENT_ERROR
-            if execution.unserved is not None:
+            if execution.server_error is not None:
                 cause = FailureCause.ENGINE_ERROR
             failure = Failure(cause, message or "an answer was kept that no verifier passed")
         judged = failure is None or not failure.cause.infrastructure
-        rollout = stored_rollout(
+        rollout = make_rollout(
             execution.seeds,
             self.run_id,
             Task(execution.id, {"instruction": execution.plan.instruction}),
@@ -138,7 +138,7 @@ class ExecutionRecorder:
             seconds=execution.wall_seconds + plan,
             started=start,
         )
-        with deferred_signals():
+        with defer_signals():
             # Spans first: a collector joins the spans that exist when the rollout arrives.
             self.writer.submit_spans(self.run_id, _spans(execution, rollout, start, plan))
             self.writer.submit([rollout])
@@ -159,7 +159,7 @@ def _make_calls(execution: Execution, sampling: Sampling, origin: float) -> tupl
     Tool calls and requests without output are omitted."""
     outputs = {node.node: node.output for node in execution.nodes if node.output is not None}
     calls = [
-        stored_call(
+        make_call(
             _planner_call_id(execution, index),
             "planner",
             index,
@@ -182,7 +182,7 @@ def _make_calls(execution: Execution, sampling: Sampling, origin: float) -> tupl
         times = {"started": origin + step.started + step.queued + before}
         times["seconds"] = answer.seconds
         number, said = len(calls), answer.output
-        calls.append(stored_call(call_id, agent, number, messages, said, sampling, stop, **times))
+        calls.append(make_call(call_id, agent, number, messages, said, sampling, stop, **times))
     return tuple(calls)
 
 
@@ -240,7 +240,7 @@ def _spans(execution: Execution, rollout: Rollout, start: float, plan: float) ->
         events=tuple(asked),
         status="unset",
     )
-    spans, steps = [top, planned], steps_by_node(execution.steps)
+    spans, steps = [top, planned], group_steps(execution.steps)
     for node in execution.nodes:
         if node.status == "skipped":
             continue

@@ -74,13 +74,13 @@ def read_workers(path: str | Path) -> tuple[Worker, ...]:
     if not isinstance(rows, list):
         raise DataError(f"{str(path)!r} must contain a list of workers, or a list under 'workers'")
     named = enumerate(cast("list[Any]", rows))
-    return check_workers([worker_from(row, f"{str(path)!r}, worker {i}") for i, row in named])
+    return check_workers([parse_worker(row, f"{str(path)!r}, worker {i}") for i, row in named])
 
 
 _WORKER = TypeAdapter(Worker)
 
 
-def worker_from(row: object, location: str = "a worker") -> Worker:
+def parse_worker(row: object, location: str = "a worker") -> Worker:
     """Create a worker from a JSON object. Raises `ConfigError` with the location and the fix."""
     for key in ("name", "price_in", "price_out", "latency"):  # required: prices have no defaults
         if isinstance(row, dict) and key not in row:
@@ -91,7 +91,7 @@ def worker_from(row: object, location: str = "a worker") -> Worker:
     return read_as(_WORKER, row, location, error=ConfigError)
 
 
-def worker_to(worker: Worker) -> dict[str, Any]:
+def worker_to_json(worker: Worker) -> dict[str, Any]:
     """Convert a worker to a JSON object."""
     return _WORKER.dump_python(worker, mode="json", exclude_none=True)
 

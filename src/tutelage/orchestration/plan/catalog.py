@@ -17,7 +17,7 @@ from typing import Annotated, Any, cast
 from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter
 
 from tutelage.errors import DataError, counted
-from tutelage.orchestration.data.rows import AsText, read_as, read_json, without_nulls
+from tutelage.orchestration.data.rows import AsText, drop_nulls, read_as, read_json
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.tools.loading import hint
 
@@ -132,7 +132,7 @@ def tools_of(rows: Iterable[Any]) -> tuple[CatalogTool, ...]:
     tools: list[CatalogTool] = []
     for index, row in enumerate(rows):
         function = row.get("function", row) if isinstance(row, dict) else row
-        tools.append(read_as(_TOOL, without_nulls(function), f"tool {index}"))
+        tools.append(read_as(_TOOL, drop_nulls(function), f"tool {index}"))
     return tuple(tools)
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan
-from tutelage.orchestration.planner.text import words_of
+from tutelage.orchestration.planner.text import split_words
 from tutelage.seeds import SeedTree
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def other_requests(catalog: Catalog, count: int, seeds: SeedTree) -> list[str]:
     a tool mentions."""
     known: set[str] = set()
     for tool in catalog.tools:
-        known.update(words_of(f"{tool.name} {tool.description}"))
+        known.update(split_words(f"{tool.name} {tool.description}"))
     place = files("tutelage.orchestration.data") / "other_requests.json"
     data: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
     open_ = [row for row in data["topics"] if not known.intersection(row["words"])]

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutelage.errors import DataError
-from tutelage.orchestration.arguments import check_given, check_number
+from tutelage.orchestration.arguments import check_number, check_type
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.execution.worker_files import classic
@@ -353,7 +353,7 @@ class PlannerModel(nn.Module):
         """
         # A single string would be read as one instruction per character.
         listed = "a list of strings, such as ['Say it']"
-        check_given("instructions", instructions, (list, tuple), listed, DataError)
+        check_type("instructions", instructions, (list, tuple), listed, DataError)
         for index, text in enumerate(cast("Sequence[object]", instructions)):
             if not isinstance(text, str) or not text.strip():
                 raise DataError(f"instruction {index} must be a non-empty string, got {text!r:.80}")
@@ -381,7 +381,7 @@ class PlannerModel(nn.Module):
         """
         end = len(self.catalog)
         check_number("lambda_dag", lambda_dag)
-        check_given("outputs", outputs, _Outputs, "the output of planner(instructions)")
+        check_type("outputs", outputs, _Outputs, "the output of planner(instructions)")
         plan_targets = PlanTargets.read(targets, self.vocabulary, len(outputs.text.hidden_BD))
         types = plan_targets.types_BN
         count = types.shape[1]

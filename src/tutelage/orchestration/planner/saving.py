@@ -103,7 +103,7 @@ def load_planner(path: str | Path) -> PlannerModel:
     return _build_planner(values)
 
 
-def shipped_planner(catalog: Catalog | None = None) -> PlannerModel:
+def builtin_planner(catalog: Catalog | None = None) -> PlannerModel:
     """Load the planner included in the package. Raises `NoPlanError` if the catalog is not the
     built-in catalog."""
     if catalog is not None and catalog != builtin_graph().catalog:

@@ -32,7 +32,7 @@ from tutelage.config.fields import (
 from tutelage.config.issues import ConfigIssue, raise_issues
 from tutelage.config.keys import flatten, nest
 from tutelage.errors import ConfigError
-from tutelage.orchestration.data.rows import read_json, remedy_of
+from tutelage.orchestration.data.rows import find_remedy, read_json
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.tools.loading import hint
 
@@ -170,7 +170,7 @@ def read_settings(
         place = ".".join(["training", *map(str, found["loc"])])
         key = next((name for name in known if f"{place}.".startswith(f"{name}.")), place)
         fix = f"Its default is {known.get(key)!r}."
-        issue = ConfigIssue(key, found["input"], remedy_of(found), fix)
+        issue = ConfigIssue(key, found["input"], find_remedy(found), fix)
         raise ConfigError(str(issue.located(origins.get(key, "")))) from error
 
 

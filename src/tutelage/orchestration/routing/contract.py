@@ -113,7 +113,7 @@ def cheapest() -> RankedRouter:
     return RankedRouter("cheapest", lambda state, i: state.estimates[i].cost)
 
 
-def most_accurate() -> RankedRouter:
+def accurate_router() -> RankedRouter:
     """Return a router that selects the worker with the highest skill for the subtask."""
     return RankedRouter("accurate", lambda s, i: -s.workers[i].skill(*s.work.labels))
 

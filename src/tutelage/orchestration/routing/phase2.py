@@ -29,10 +29,10 @@ from tutelage.errors import RunError
 from tutelage.orchestration.data.outcomes import (
     Floats,
     OutcomeTable,
+    estimate_skills,
     simulate_outcomes,
-    with_skills,
 )
-from tutelage.orchestration.execution.worker_files import WORKERS, worker_to
+from tutelage.orchestration.execution.worker_files import WORKERS, worker_to_json
 from tutelage.orchestration.plan.dag import is_valid_dag
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.routing.policy import (
@@ -41,7 +41,7 @@ from tutelage.orchestration.routing.policy import (
     ModelSelector,
     baselines,
     collect,
-    policy_chooser,
+    greedy_policy,
     ppo_update,
 )
 from tutelage.orchestration.routing.predictor import OutcomePredictor
@@ -54,11 +54,11 @@ from tutelage.orchestration.routing.simulator import (
     Scenario,
     WorkflowBatch,
     WorkflowSimulator,
-    run_chooser,
+    run_policy,
 )
 from tutelage.seeds import SeedTree
-from tutelage.statistics.intervals import Difference, mean_interval, shown_interval
-from tutelage.tasks.overlap import find_trained, format_list, hash_value
+from tutelage.statistics.intervals import Difference, mean_interval, reliable_interval
+from tutelage.tasks.overlap import find_overlap, format_list, hash_value
 
 BEST, LAST = "checkpoint_best.pth", "checkpoint_last.pth"
 SIMULATED = 2400
@@ -111,7 +111,7 @@ class Phase2Data:
     def leaks(self) -> list[str]:
         """Ids of test queries whose text also occurs in the training data."""
         learned = self.known if self.apart else self.train.table
-        found = find_trained(learned.instructions, self.test.instructions, hash_value)
+        found = find_overlap(learned.instructions, self.test.instructions, hash_value)
         return [self.test.ids[k] for k in found]
 
 
@@ -230,8 +230,8 @@ class _Phase2Training:
         """Record and log metrics. If `validate` is True, also validate and write checkpoints."""
         result, world = self.result, self.world
         if validate:
-            choose = policy_chooser(self.model, world.terms)
-            outcome = run_chooser(world.val, self.val_flows, world.terms, choose)
+            choose = greedy_policy(self.model, world.terms)
+            outcome = run_policy(world.val, self.val_flows, world.terms, choose)
             reward = float(outcome.reward_B.mean())
             metrics["val_reward"], metrics["val_loss"] = reward, -reward
             metrics["val_success"] = float(outcome.success_B.mean())
@@ -284,7 +284,7 @@ class _Phase2Training:
         state = read_checkpoint(self.folder / BEST)
         self.model.load_state_dict(state["model_state_dict"])
         saving.write(self.folder / BEST, state | self._router_state(shipped))
-        rows = [worker_to(worker) for worker in with_skills(world.known)]
+        rows = [worker_to_json(worker) for worker in estimate_skills(world.known)]
         text = json.dumps({"workers": rows}, indent=1, ensure_ascii=False) + "\n"
         (self.folder / WORKERS).write_text(text, encoding="utf-8")
         if evaluate:
@@ -295,7 +295,7 @@ class _Phase2Training:
             place = seeds.child("test")
             flows = WorkflowBatch.draw(query_table, settings.test_workflows, place, GROUPS)
             trained = settings.algorithm == "PPO"
-            policy = policy_chooser(self.model, world.terms) if trained else None
+            policy = greedy_policy(self.model, world.terms) if trained else None
             self.result.evaluation = evaluate_routers(
                 query_table, flows, world.terms, known, policy
             )
@@ -363,8 +363,7 @@ def evaluate_routers(
     choosers = baselines(train, terms)
     choosers |= {} if policy is None else {POLICY: policy}
     outcomes = {
-        name: run_chooser(query_table, workflows, terms, choose)
-        for name, choose in choosers.items()
+        name: run_policy(query_table, workflows, terms, choose) for name, choose in choosers.items()
     }
     router = LOOKAHEAD if policy is None else POLICY
     mine_B = outcomes[router].reward_B
@@ -386,4 +385,4 @@ def paired_difference(baseline_B: Floats, policy_B: Floats, group_B: Ints) -> Di
 def _interval(value_B: Floats, group_B: Ints) -> tuple[float, float]:
     """Return the 95 % interval of a mean, clustered by group, or (NaN, NaN) if undefined."""
     tasks = [str(group) for group in group_B]
-    return shown_interval(mean_interval([float(v) for v in value_B], tasks), len({*tasks}))
+    return reliable_interval(mean_interval([float(v) for v in value_B], tasks), len({*tasks}))

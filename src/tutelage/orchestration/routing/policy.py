@@ -293,7 +293,7 @@ def draw_actions(logp_DA: Tensor, uniform_D: NDArray[np.float64]) -> Tensor:
     return (ladder_DA <= target_D1).sum(dim=1).clamp(max=logp_DA.shape[1] - 1)
 
 
-def policy_chooser(model: ModelSelector, terms: RewardTerms) -> Chooser:
+def greedy_policy(model: ModelSelector, terms: RewardTerms) -> Chooser:
     """Return a policy that selects the most probable action of a model."""
 
     def choose(simulator: WorkflowSimulator, rows: Ints, obs: DecisionBatch) -> Ints:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tutelage.errors import DataError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
-from tutelage.orchestration.execution.worker_files import worker_from, worker_to
+from tutelage.orchestration.execution.worker_files import parse_worker, worker_to_json
 from tutelage.orchestration.execution.workers import Worker
 from tutelage.seeds import SeedTree
 
@@ -221,7 +221,7 @@ class OutcomePredictor:
             "features": torch.from_numpy(np.concatenate(features)),
             "lengths": torch.tensor([len(row) for row in features]),
             "types": list(self.types),
-            "workers": [worker_to(w) for w in self.workers],
+            "workers": [worker_to_json(w) for w in self.workers],
             **{k: torch.from_numpy(getattr(self, k)) for k in _MATRICES},
             **{k: float(getattr(self, k)) for k in _NUMBERS},
             "seed": self.seeds.seed,
@@ -233,7 +233,7 @@ class OutcomePredictor:
         """Restore a predictor from its `state_dict`."""
         cuts = np.cumsum(state["lengths"].numpy())[:-1]
         return OutcomePredictor(
-            workers=tuple(worker_from(w) for w in state["workers"]),
+            workers=tuple(parse_worker(w) for w in state["workers"]),
             index=NearestTexts(np.split(state["features"].numpy(), cuts)),
             types=tuple(state["types"]),
             seeds=SeedTree(state["seed"], tuple(state["path"])),

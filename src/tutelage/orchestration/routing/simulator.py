@@ -735,7 +735,7 @@ Chooser = Callable[[WorkflowSimulator, Ints, DecisionBatch], Ints]
 """Function that returns the action of each row, given the simulator, rows and observations."""
 
 
-def run_chooser(
+def run_policy(
     query_table: QueryTable, workflows: WorkflowBatch, terms: RewardTerms, policy: Chooser
 ) -> WorkflowSimulator:
     """Simulate all workflows to their end with a policy, and return the simulator."""

@@ -42,7 +42,7 @@ _RateRow = tuple[str, str, str, Sequence[Cell | None]]
 """Role, name, note and cells of one row."""
 
 
-def rate_parts(source: ReportSource, kind: str) -> dict[str, Any]:
+def make_rate_tables(source: ReportSource, kind: str) -> dict[str, Any]:
     """Return the tables of rates and means, in total and by task family."""
     sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
     families: list[tuple[str, list[tuple[str, int, Cell | None, Cell | None]]]] = []

@@ -20,7 +20,7 @@ from tutelage.runs.folder import RunFolder
 from tutelage.runs.report.formatting import counted, cut
 from tutelage.runs.report.transcripts import CAUSES, Transcript, read_transcript
 from tutelage.runs.stored import open_run
-from tutelage.runs.stored_evaluation import StoredEvaluation, evaluation_of_record, is_graded
+from tutelage.runs.stored_evaluation import StoredEvaluation, is_graded, parse_evaluation
 from tutelage.statistics.outcome import UNSEEN, RewardKind, Success, summarise
 from tutelage.types import JSON, Mode, Rollout
 
@@ -190,6 +190,4 @@ def _read_evaluations(
         if episodes:
             source.evaluations[label] = episodes
             by_family = summarise(bare, rule, kind).by_family
-            source.families[label] = {
-                n: evaluation_of_record(e.record()) for n, e in by_family.items()
-            }
+            source.families[label] = {n: parse_evaluation(e.record()) for n, e in by_family.items()}

@@ -23,7 +23,7 @@ from tutelage.runs.report.formatting import (
     percent,
     short,
 )
-from tutelage.runs.report.rates import WORDS, rate_parts, report_quantities
+from tutelage.runs.report.rates import WORDS, make_rate_tables, report_quantities
 from tutelage.runs.report.source import ReportSource
 from tutelage.runs.report.transcripts import Transcript, choose, outcomes
 from tutelage.runs.stored_evaluation import (
@@ -78,7 +78,7 @@ def make_view(source: ReportSource) -> dict[str, Any]:
         "remarks": [*source.remarks, *filter(None, [footnote(source.result)]), *_notices(source)],
         "judged": [cut(line, 400) for line in judged_lines(source.result)],
         **draw_charts(source),
-        **rate_parts(source, kind),
+        **make_rate_tables(source, kind),
         "family_kind": kind,
         "pairs": pairs,
         "pair_kind": pair_kind,

@@ -79,7 +79,7 @@ def estimate_advantages(
         check_shapes(index.mask_BT, values_BT=values_BT)
         values_NL = places.pack(values_BT)
     if successes_B is not None:
-        success_N = places.per_rollout(successes_B, "successes_B") != 0
+        success_N = places.reduce_rows(successes_B, "successes_B") != 0
     batch = Packed(
         rewards_NL=rewards_NL,
         mask_NL=places.pack(index.mask_BT),
@@ -88,7 +88,7 @@ def estimate_advantages(
         group_N=group_N,
         groups=groups,
         values_NL=values_NL,
-        baseline_N=None if baselines_B is None else places.per_rollout(baselines_B, "baselines_B"),
+        baseline_N=None if baselines_B is None else places.reduce_rows(baselines_B, "baselines_B"),
         success_N=success_N,
         gamma=gamma,
         lam=lam,

@@ -110,7 +110,7 @@ class TokenSlots:
         rewards_NL[trained_N.nonzero().squeeze(1), last_N] += stray_N[trained_N]
         return rewards_NL, final_N
 
-    def per_rollout(self, x_B: Tensor, name: str) -> Tensor:
+    def reduce_rows(self, x_B: Tensor, name: str) -> Tensor:
         """Convert one value per row to one per rollout. Raises `ValueError` if rows of a rollout
         differ."""
         index = self.index
@@ -130,4 +130,4 @@ class TokenSlots:
         index = self.index
         rows = index.rollout_B.shape[0]
         group_B, count = number_ids(groups_B, rows, "groups_B", index.rollout_B.device)
-        return self.per_rollout(group_B, "groups_B"), count
+        return self.reduce_rows(group_B, "groups_B"), count

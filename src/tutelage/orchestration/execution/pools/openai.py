@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tutelage.config.api_keys import api_key_of
+from tutelage.config.api_keys import read_api_key
 from tutelage.engine.endpoint import check_url
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import (
@@ -73,7 +73,7 @@ class OpenAIPool:
         self._servers: dict[str, tuple[str, str | None]] = {}
         for worker in self.workers:
             name = worker.key_env or (None if worker.endpoint else "OPENAI_API_KEY")
-            key = api_key_of(environ, name) if name else None
+            key = read_api_key(environ, name) if name else None
             if name and not key:
                 raise ConfigError(
                     f"no API key for worker {worker.name!r}: {name} is not set; set it, use an "
