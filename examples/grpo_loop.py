@@ -81,7 +81,7 @@ def train(tasks: Sequence[Task], config: RunConfig) -> Policy:
             rewards = [r.reward.value for r in rollouts if r.reward is not None]
             print(
                 f"step {step + 1}: reward {sum(rewards) / len(rewards):.3f}, {len(rows)} rows, "
-                f"{sum(row.trained for row in rows)} tokens, loss {metrics['loss/policy']:+.4f}"
+                f"{sum(row.n_trained for row in rows)} tokens, loss {metrics['loss/policy']:+.4f}"
             )
     return policy
 

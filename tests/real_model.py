@@ -45,7 +45,7 @@ def real_cut() -> Path | None:
     if cut.is_dir():
         return cut
     CACHE.mkdir(exist_ok=True)
-    with files.locked(CACHE / "real-model.lock", _say, "makes the cut of the real model"):
+    with files.lock_file(CACHE / "real-model.lock", _say, "makes the cut of the real model"):
         if not cut.is_dir():
             try:
                 _make(cut)
@@ -92,7 +92,7 @@ def random_model(folder: Path) -> Path:
     )
     set_template(policy.codec.tokenizer, "smollm2")
     with torch.no_grad():  # at this width more would say everything with certainty
-        for _, tensor in policy.named():
+        for _, tensor in policy.named_tensors():
             tensor.mul_(0.2 if tensor.dim() > 1 else 1)
     policy.save(folder)
     return folder

@@ -33,8 +33,8 @@ from benchmarks.orchestration.readers import read_nestful
 from tutelage.orchestration.data.synthetic import (
     ToolGraph,
     builtin_graph,
-    distinct,
     generate,
+    generate_distinct,
     generate_plain,
     split,
     to_graph,
@@ -64,7 +64,7 @@ def fitted(
     train, held = split(workflows, settings.validation_share, seeds.child("validation"))
     fitting = PlannerTrainer(train, held, catalog, settings, seeds)
     while not fitting.done:
-        fitting.epoch()
+        fitting.train_epoch()
     return fitting
 
 
@@ -98,7 +98,7 @@ def table(scores: dict[str, PlanScores]) -> None:
     for name, found in scores.items():
         if name == "planner":
             continue
-        gains = scores["planner"].gain(found, SEEDS.child("bootstrap", name))
+        gains = scores["planner"].compare(found, SEEDS.child("bootstrap", name))
         print(f"| {name} | " + " | ".join(cell(gains[n]) for n in names) + " |")
     print("\nA ~ marks an interval that contains 0.\n")
 
@@ -121,7 +121,7 @@ def synthetic() -> None:
     plans: dict[str, list] = {}
     raw: list[bool] = []
     plans_of(fitting, test, plans, raw)
-    table({n: PlanScores.of(p, test) for n, p in plans.items()})
+    table({n: PlanScores.score(p, test) for n, p in plans.items()})
     print(f"DAGs before decoding: {100 * sum(raw) / len(raw):.1f} %\n")
 
 
@@ -140,7 +140,7 @@ def nestful(path: str) -> None:
         )
         gold += test
     print(f"## NESTFUL\n\n{len(gold)} plans over {len(catalog)} tools, 5 folds.\n")
-    table({n: PlanScores.of(p, gold) for n, p in plans.items()})
+    table({n: PlanScores.score(p, gold) for n, p in plans.items()})
 
 
 def joined(paths: list[Path]) -> ToolGraph:
@@ -164,7 +164,7 @@ def chains(folder: str) -> None:
     """3,000 chains over the tools and links of TaskBench's three graphs, 500 held out."""
     graph = joined(sorted(Path(folder).glob("*/graph_desc.json")))
     catalog, seeds = graph.catalog, SEEDS.child("chains")
-    made = distinct(graph, 3500, seeds, 6, {"chain": 1.0})
+    made = generate_distinct(graph, 3500, seeds, 6, {"chain": 1.0})
     train, test = made[:3000], made[3000:]
     begun = time.process_time()
     fitting = fitted(train, catalog, Phase1Settings(), seeds.child("fit"))
@@ -175,7 +175,7 @@ def chains(folder: str) -> None:
     )
     plans: dict[str, list] = {}
     plans_of(fitting, test, plans, [])
-    table({n: PlanScores.of(p, test) for n, p in plans.items()})
+    table({n: PlanScores.score(p, test) for n, p in plans.items()})
 
 
 def indirect() -> None:
@@ -225,9 +225,9 @@ def dag() -> None:
     for weight in (0.0, 0.1, 0.3, 1.0):
         fitting = fitted(train, catalog, Phase1Settings(lambda_dag=weight), SEEDS.child("dag fit"))
         made_ = fitting.model.plan_all([w.instruction for w in test])
-        found = PlanScores.of([p.plan for p in made_], test, [p.raw_valid for p in made_])
+        found = PlanScores.score([p.plan for p in made_], test, [p.raw_valid for p in made_])
         first = first or found
-        gain = found.gain(first, SEEDS.child("dag", str(weight)))["edge_f1"]
+        gain = found.compare(first, SEEDS.child("dag", str(weight)))["edge_f1"]
         print(
             f"| {weight} | {100 * found.summary()['node_f1']:.1f} | "
             f"{100 * found.summary()['edge_f1']:.1f} | {100 * (found.raw_validity or 0):.1f} | "

@@ -45,7 +45,7 @@ from tutelage.orchestration.routing.policy import (
     POLICY,
     baselines,
     greedy_policy,
-    lookahead,
+    lookahead_policy,
 )
 from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
 from tutelage.orchestration.routing.simulator import (
@@ -115,7 +115,7 @@ def oracle(terms: RewardTerms) -> Chooser:
         workers = right_DW.shape[1]
         possible_DW = right_DW & at.mask_DA[:, :workers]
         best_D = np.where(possible_DW, -price_DW, -np.inf).argmax(axis=1)
-        last_D = simulator.last(rows)
+        last_D = simulator.last_workers(rows)
         held_D = (last_D >= 0) & right_DW[np.arange(len(rows)), np.maximum(last_D, 0)]
         solvable_Q = np.any(table.right_QW & query_table.legal_QW, axis=1)
         solvable_DN = solvable_Q[simulator.query_BN[rows]] | ~simulator.exists_BN[rows]
@@ -138,12 +138,12 @@ def with_oracle(result: Phase2Result) -> RouterEvaluation:
 def rewards_of(result: Phase2Result, settings: Phase2Settings, seed: int) -> Rewards:
     """Rewards of the policy and of both greedy ones on the test workflows of a result."""
     world, seeds = result.world, SeedTree(seed).child("phase2")
-    query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
+    query_table = QueryTable.from_table(world.test, world.train.predictor, world.train.scenario)
     flows = WorkflowBatch.draw(query_table, settings.test_workflows, seeds.child("test"), GROUPS)
     choosers = {
         POLICY: greedy_policy(result.model, world.terms),
         GREEDY: greedy(world.terms),
-        LOOKAHEAD: lookahead(world.terms),
+        LOOKAHEAD: lookahead_policy(world.terms),
     }
     rewards = {
         name: [float(r) for r in run_policy(query_table, flows, world.terms, choose).reward_B]
@@ -199,14 +199,14 @@ def evaluated(
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
     """A row a router of the test, and the rewards of routers under each preset."""
     world = result.world
-    query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
+    query_table = QueryTable.from_table(world.test, world.train.predictor, world.train.scenario)
     place = SeedTree(seed).child("phase2", "curves")
     flows = WorkflowBatch.draw(query_table, CURVE, place, GROUPS)
 
     def policy(terms: RewardTerms) -> Any:
         return greedy_policy(result.model, terms)
 
-    routers = {GREEDY: greedy, LOOKAHEAD: lookahead, POLICY: policy}
+    routers = {GREEDY: greedy, LOOKAHEAD: lookahead_policy, POLICY: policy}
     known = measured_aiq(query_table, flows, world.terms, routers)
     best = float(evaluation.outcomes[ORACLE].reward_B.mean())
     rows = evaluation.to_json()["rows"]

@@ -36,7 +36,7 @@ from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.progress import Progress
 from tutelage.statistics.intervals import student_quantile, wilson
 from tutelage.weights.config import resolve
-from tutelage.weights.kinds import training
+from tutelage.weights.kinds import make_job
 
 THRESHOLDS = (0, 2)
 KEY = "async_training.staleness_threshold"
@@ -123,7 +123,7 @@ def play(threshold: int, seed: int, root: Path) -> dict[str, float]:
     keys = SLOW | {KEY: threshold, "seed": seed}
     overrides = [f"{key}={value}" for key, value in keys.items()]
     folder = create(root / str(threshold) / f"seed{seed}")
-    work = training(resolve("math", overrides, machine=detect_machine()))
+    work = make_job(resolve("math", overrides, machine=detect_machine()))
     loop = _JumpingLoop()
     work.loop = asyncio.Runner(loop_factory=lambda: loop)
     stopwatch = _Stopwatch(loop)

@@ -153,7 +153,7 @@ class _Supervised:
     def __init__(self, policy: Policy, recipe: Recipe, seeds: SeedTree) -> None:
         self.policy, self.steps, self._seeds = policy, 0, seeds
         optim = SUPERVISED.model_copy(update={"lr": recipe.lr})
-        self._optimizer: Optimizer = make_optimizer(policy.named(), optim, "muon")
+        self._optimizer: Optimizer = make_optimizer(policy.named_tensors(), optim, "muon")
 
     def step(self, parts: Sequence[tuple[Sequence[Row], int]], share: float) -> None:
         """One step on that many rows of each part, at a share of the learning rate."""

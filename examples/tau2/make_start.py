@@ -81,7 +81,9 @@ def make(rows: list[SerializedTask], bad_share: float, steps: int = STEPS, seed:
         bad: [[_row(policy, *one) for one in pair] for pair in both] for bad, both in shown.items()
     }
     rng = SeedTree(seed).child("tau2", "start").python()
-    optimizer = make_optimizer(policy.named(), SUPERVISED.model_copy(update={"lr": RATE}), "muon")
+    optimizer = make_optimizer(
+        policy.named_tensors(), SUPERVISED.model_copy(update={"lr": RATE}), "muon"
+    )
     for step in range(steps):
         picked = rng.choices(range(len(rows)), k=BATCH // 2)
         batch = [one for i in picked for one in encoded[rng.random() < bad_share][i]]
@@ -93,9 +95,9 @@ def make(rows: list[SerializedTask], bad_share: float, steps: int = STEPS, seed:
 
 def _row(policy: Policy, messages: list[Message], tools: list[ToolSpec]) -> Row:
     """Ids of a dialogue; the greeting is given, so it is not trained."""
-    ids, mask = policy.codec.demonstration(messages, tools)
+    ids, mask = policy.codec.encode_demonstration(messages, tools)
     if messages[1].role == "assistant":
-        given, _ = policy.codec.demonstration(messages[:2], tools)
+        given, _ = policy.codec.encode_demonstration(messages[:2], tools)
         mask = (0,) * len(given) + mask[len(given) :]
     return Row(ids, mask)
 

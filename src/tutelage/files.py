@@ -67,7 +67,7 @@ def check_disk_space(
 
 
 @contextmanager
-def locked(path: Path, notify: Callable[[str], None], activity: str) -> Generator[None]:
+def lock_file(path: Path, notify: Callable[[str], None], activity: str) -> Generator[None]:
     """Hold an exclusive file lock, or continue without it if the file system has no locks.
 
     `notify` receives a message if another process does the `activity`. The file is removed at the
@@ -96,14 +96,14 @@ def locked(path: Path, notify: Callable[[str], None], activity: str) -> Generato
             return
 
 
-def describe_folder(folder: Path, besides: Container[str] = ()) -> str | None:
+def describe_folder(folder: Path, ignored: Container[str] = ()) -> str | None:
     """Return a description of a folder's files except `besides`, or None if the folder is missing
     or has no other files."""
     if not os.path.lexists(folder):
         return None
     if not folder.is_dir():
         return "it is a file"
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name not in besides)
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name not in ignored)
     if not names:
         return None
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""

@@ -360,7 +360,7 @@ def test_an_estimator_reads_the_settings_that_it_declares_and_no_others(name, se
     given = {"groups_B": [0, 0, 1, 1], "values_BT": torch.rand(4, 3), "baselines_B": torch.rand(4)}
     plain, _ = rl.estimate_advantages(name, rewards, mask, **given)
     changed, _ = rl.estimate_advantages(name, rewards, mask, **given, **SETTINGS[setting])
-    assert torch.equal(plain, changed) is (setting not in rl.ESTIMATORS[name].reads)
+    assert torch.equal(plain, changed) is (setting not in rl.ESTIMATORS[name].config_keys)
 
 
 def test_an_estimator_that_divides_by_zero_is_named() -> None:

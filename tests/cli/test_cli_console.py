@@ -5,7 +5,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutelage.cli.console import PlainConsole, escape, facts, shorten
+from tutelage.cli.console import PlainConsole, echo_pairs, escape, shorten
 
 
 @given(st.text(st.characters()))
@@ -37,7 +37,7 @@ def test_facts_hang_on_a_terminal_and_stay_whole_in_a_pipe() -> None:
     pairs = [("device", "cpu, because torch sees no GPU on this machine"), ("run", "r/" + "x" * 50)]
     narrow, pipe = console(terminal=True), console(terminal=False)
     for to in (narrow, pipe):
-        facts(to, pairs)
+        echo_pairs(to, pairs)
     lines = written(pipe).splitlines()
     assert lines == [
         "device  cpu, because torch sees no GPU on this machine",
@@ -49,5 +49,5 @@ def test_facts_hang_on_a_terminal_and_stay_whole_in_a_pipe() -> None:
 
 def test_markup_in_a_value_is_text() -> None:
     to = console(terminal=False)
-    facts(to, [("tools", "[bold]x[/bold] [/nope] :smile:")])
+    echo_pairs(to, [("tools", "[bold]x[/bold] [/nope] :smile:")])
     assert written(to) == "tools  [bold]x[/bold] [/nope] :smile:\n"

@@ -59,10 +59,10 @@ def finish(engine: NativeEngine, requests: Iterable[Request] = ()) -> list[Sampl
     handles = [engine.submit(r) for r in requests]
     results: dict[int, Sampled] = {}
     for _ in range(5000):
-        if not engine.busy:
+        if not engine.is_busy:
             break
         results.update(engine.step())
-    assert not engine.busy
+    assert not engine.is_busy
     return [results[h] for h in handles]
 
 

@@ -56,7 +56,7 @@ def test_what_was_sent_is_a_beginning_of_the_content(
     stream = TextStream(BYTES, stop)
     ids = [*text.encode(), BYTES.end]
     sent = [stream.feed(part) for part in parts(ids, cuts)]
-    content = truncate_at_stop(hermes(text), stop, sampled=text)
+    content = truncate_at_stop(hermes(text), stop, raw_text=text)
     assert (content or "").startswith("".join(sent))
     assert "".join(sent) + stream.finish(content) == (content or "")
 

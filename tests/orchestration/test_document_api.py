@@ -80,8 +80,8 @@ def test_a_planner_without_arguments_knows_the_built_in_tools(planner: PlannerMo
 def test_the_reward_of_what_was_executed_needs_nothing_else() -> None:
     plan = Plan("x", (Node("summarize_text"),))
     result = OrchestrationSystem().execute("x", plan=plan)
-    assert compute_reward(result) == pytest.approx(result.earned("seed").value)
-    assert compute_reward(result, "normalized") == pytest.approx(result.earned().value)
+    assert compute_reward(result) == pytest.approx(result.compute_reward("seed").value)
+    assert compute_reward(result, "normalized") == pytest.approx(result.compute_reward().value)
     assert compute_reward(RESULT) == pytest.approx(10 - 0.01 - 0.1 + 0.1)
     with pytest.raises(ConfigError, match="preset='seed'"):
         compute_reward(ExecutionResult(True), "normalized")

@@ -36,10 +36,10 @@ ROW: dict[str, Any] = {"name": "a", "price_in": 1, "price_out": 2, "latency": 0.
 
 def test_a_worker_can_what_a_capability_fits() -> None:
     worker = Worker("a", ("text", "translate_*"))
-    assert worker.can("text")
-    assert worker.can("translate_fr", "audio")
-    assert not worker.can("audio", "speech")
-    assert Worker("b").can("anything")
+    assert worker.supports("text")
+    assert worker.supports("translate_fr", "audio")
+    assert not worker.supports("audio", "speech")
+    assert Worker("b").supports("anything")
 
 
 def test_a_work_that_nobody_can_do_names_it_and_what_is_known() -> None:
@@ -70,8 +70,8 @@ def test_the_preset_has_the_published_prices_and_latencies() -> None:
         worker = found[name]
         assert worker.cost(1000, 0) == worker.cost(0, 1000) == pytest.approx(price)
         assert worker.latency.seconds == seconds
-    assert found["whisper-base"].can("audio")
-    assert not found["whisper-base"].can("text")
+    assert found["whisper-base"].supports("audio")
+    assert not found["whisper-base"].supports("text")
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_what_is_sampled_is_read_and_continued(name: str) -> None:
     assert not parsed.errors
     (call,) = parsed.message.tool_calls
     assert (call.name, json.loads(call.arguments)) == ("calculator", {"expression": "6 * 7"})
-    observed = made.observation(parsed.message, [TALK[2]])
+    observed = made.encode_observation(parsed.message, [TALK[2]])
     assert observed is not None
     assert made.decode(observed).endswith(text[-20:])
 

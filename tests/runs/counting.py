@@ -75,7 +75,7 @@ class Counting(RunKind):
             write_json(saved(run.folder), {"count": self.count})
             run.progress.step(self.count, {"value": float(self.count)})
             if run.stop.asked:
-                raise run.stop.stopped()
+                raise run.stop.to_exception()
 
     def result(self, status: str) -> JSON:
         return {"status": status, "seed": 0, "count": self.count}

@@ -85,7 +85,7 @@ def played(reward: float, tokens: int, *, right: float = 0.0, turns: int = 1) ->
 
 def test_what_goes_along_with_the_reward() -> None:
     inverted = [played(1.0 - x, 5, right=x) for x in (0.0, 1.0, 0.0)]
-    assert reward_correlations(inverted, Success.of("right")) == {
+    assert reward_correlations(inverted, Success.parse("right")) == {
         "rollout/success_correlation": pytest.approx(-1.0)
     }
     assert reward_correlations(inverted, None) == {}

@@ -77,7 +77,7 @@ def test_counts_and_what_is_said() -> None:
     assert said[2] == "1 of 4 test tasks are duplicates and count each time"
     assert len(said) == 3
     assert Overlap(train=9, val=3, test=3).notes() == []
-    assert found.notes(drawn=True) == [said[0], said[2]]
+    assert found.notes(generated=True) == [said[0], said[2]]
 
 
 def test_what_is_held_out_is_not_kept() -> None:

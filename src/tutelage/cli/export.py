@@ -44,7 +44,7 @@ def export(
 ) -> None:
     """Write a run's rollouts as JSON lines, or its policy as GGUF."""
     from tutelage.cli.kinds import find_kind
-    from tutelage.errors import ConfigError, RunError, counted
+    from tutelage.errors import ConfigError, RunError, pluralize
     from tutelage.runs.figures import read_object
     from tutelage.runs.folder import find
     from tutelage.runs.stored import open_run
@@ -96,7 +96,7 @@ def export(
             f"with: tutelage show {folder.name}"
         )
     if out is not None:
-        typer.echo(f"{counted(count, 'row')} in {out}", err=True)
+        typer.echo(f"{pluralize(count, 'row')} in {out}", err=True)
 
 
 @contextlib.contextmanager

@@ -30,12 +30,12 @@ _DEFAULT_VIEW = "tutelage.cli.plain_view"
 
 def find_kind(folder: RunFolder) -> type[RunKind]:
     """Return the `RunKind` class of a run. Raises `RunError` for a missing or unknown kind."""
-    from tutelage.runs.kinds import kind_name, registered
+    from tutelage.runs.kinds import find_kind, kind_name
 
     name = kind_name(folder)
     if name in _KNOWN:
         importlib.import_module(_KNOWN[name][0])
-    return registered(folder)
+    return find_kind(folder)
 
 
 def find_view(folder: RunFolder) -> Any:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from tutelage.cli.console import number, prose, shorten
+from tutelage.cli.console import echo_text, number, shorten
 from tutelage.cli.display import LiveDisplay
-from tutelage.errors import counted
+from tutelage.errors import pluralize
 from tutelage.prompts.figures import format_spend
 from tutelage.runs.rounds import CandidateSummary, Observer, Round, Spend
 
@@ -56,7 +56,7 @@ class PromptDisplay(LiveDisplay, Observer):
             # In a file or a pipe a line stays whole.
             width = self._console.width if self._console.is_terminal else _PIPE_WIDTH
             for line in round_lines(found, width):
-                prose(self._console, line, hang=4)
+                echo_text(self._console, line, indent=4)
 
 
 # ---------------------------------------------------------------- words
@@ -90,9 +90,9 @@ def round_lines(summary: Round, width: int) -> Iterator[str]:
     for standing in candidates[:_SHOWN]:
         yield f"  {_format_candidate(standing, max(60, width) - 2)}"
     if len(candidates) > _SHOWN:
-        yield f"  and {counted(len(candidates) - _SHOWN, 'more candidate')}"
+        yield f"  and {pluralize(len(candidates) - _SHOWN, 'more candidate')}"
     if trials:
-        yield f"  {counted(len(trials), 'experiment')}: texts played on one training task each"
+        yield f"  {pluralize(len(trials), 'experiment')}: texts played on one training task each"
     yield f"  Spent: {format_spend(summary.spent.to_dict(), number)}"
 
 

@@ -39,7 +39,7 @@ def resume(
     if world_size() == "1":
         folder = find_folder()
     else:
-        from tutelage.weights.process_group import launched, run_on_all
+        from tutelage.weights.process_group import get_group, run_on_all
 
-        folder = run_on_all(launched(), find_folder)
+        folder = run_on_all(get_group(), find_folder)
     find_view(folder).resume(folder, allow_changes)

@@ -40,10 +40,10 @@ def show(
     options: _ShowOptions,
 ) -> None:
     """Show what a run did, or one rollout turn by turn."""
-    from tutelage.cli.console import format_path, output, say
+    from tutelage.cli.console import echo, format_path, output
     from tutelage.cli.kinds import find_view
     from tutelage.cli.rollout_view import print_rollouts, show_by_id
-    from tutelage.errors import counted
+    from tutelage.errors import pluralize
     from tutelage.runs.folder import find
     from tutelage.runs.stored import open_run
     from tutelage.types import RolloutStatus
@@ -65,10 +65,10 @@ def show(
             chosen = list(store.rollouts(run_id, step=step, status=status, limit=limit))
             print_rollouts(console, chosen)
             count = store.count(run_id, step=step, status=status)
-        matches = f"{counted(count, 'rollout')} {'matches' if count == 1 else 'match'}"
-        say(console, (matches, "dim"))
+        matches = f"{pluralize(count, 'rollout')} {'matches' if count == 1 else 'match'}"
+        echo(console, (matches, "dim"))
         if chosen:
             command = f"tutelage show {chosen[-1].id} --run {format_path(folder.path)}"
-            say(console, ("One turn by turn:", "bold"), f" {command}")
+            echo(console, ("One turn by turn:", "bold"), f" {command}")
     else:
         find_view(folder).show(console, folder)

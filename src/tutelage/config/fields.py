@@ -145,8 +145,8 @@ class RunSettings(Section):
     changed."""
 
 
-def plain(value: Any) -> Any:
+def tuples_to_lists(value: Any) -> Any:
     """Convert tuples in `value` to lists, as a round trip through JSON does."""
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in cast("Sequence[Any]", value)]
+        return [tuples_to_lists(item) for item in cast("Sequence[Any]", value)]
     return value

@@ -76,7 +76,7 @@ class TorchProcessGroup(ProcessGroup):
         if size > 1:
             self._rollout_group = dist.new_group(timeout=ROLLOUT_TIMEOUT, backend="gloo")
 
-    def agree(self, compute: Callable[[], Out]) -> Out:
+    def broadcast(self, compute: Callable[[], Out]) -> Out:
         """Call `compute` on rank 0 and return its value on every rank; see `ProcessGroup`.
 
         An error of `compute` ends all ranks.
@@ -125,11 +125,11 @@ class TorchProcessGroup(ProcessGroup):
                 sharding.release(network)
         return self._gather_results(cast("list[Out]", reports[:count]), len(items))
 
-    def goes_on(self) -> bool:
+    def is_main_alive(self) -> bool:
         """Return True if rank 0 continues after an error on this rank; see `ProcessGroup`."""
         heard: list[None] = []
         listener = threading.Thread(
-            target=lambda: heard.append(self.agree(lambda: None)), name="last-word", daemon=True
+            target=lambda: heard.append(self.broadcast(lambda: None)), name="last-word", daemon=True
         )
         listener.start()
         listener.join(LAST_WORD)
@@ -174,9 +174,9 @@ class TorchProcessGroup(ProcessGroup):
         """Return True if a state has sharded tensors; see `ProcessGroup`."""
         return sharding.has_shards(state)
 
-    def write_parts(self, folder: Path | None, state: dict[str, Any]) -> None:
+    def write_shards(self, folder: Path | None, state: dict[str, Any]) -> None:
         """Write the shards of all ranks to a folder; see `ProcessGroup`."""
-        there = self.agree(lambda: str(folder))
+        there = self.broadcast(lambda: str(folder))
         with self._convert_peer_errors():
             write(there, state)
 

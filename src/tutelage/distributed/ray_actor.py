@@ -119,7 +119,7 @@ class _WorkerState:
         config, policies, given = parts.config, parts.policies, None
         policies[FROZEN] = policies[POLICY].copy()
         load_extensions(config)
-        knows_tools = policies[POLICY].codec.knows_tools
+        knows_tools = policies[POLICY].codec.supports_tools
         machine.apply_settings(parts.choice, large=policies[POLICY].network.large)
         if parts.agent is not None:
             n_runners, isolation, own_tasks = parts.play
@@ -140,7 +140,7 @@ class _WorkerState:
             config,
             SeedTree(config.seed),
             Tasks((), (), ()),
-            select_tools(config, load_tools(config), knows_tools=knows_tools),
+            select_tools(config, load_tools(config), supports_tools=knows_tools),
             reward_of(config) if given is None else given.reward or resolve_reward(EMBEDDED_REWARD),
             policies[POLICY],
             parts.choice,

@@ -35,15 +35,15 @@ class HeadWatch:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def reachable(self) -> bool:
+    def is_reachable(self) -> bool:
         """Return True if the head node answers."""
         return not self.gone and self._can_connect()
 
-    def ask(self, function: Callable[[], object]) -> bool:
+    def call(self, function: Callable[[], object]) -> bool:
         """Call a function that needs the head node, and return False if the head node is lost."""
-        if reachable := self.reachable():
+        if reachable := self.is_reachable():
             try:
-                run_in_thread(function, lambda: not self.reachable())
+                run_in_thread(function, lambda: not self.is_reachable())
             except ConnectionError:
                 return False
         return reachable

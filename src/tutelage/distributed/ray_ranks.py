@@ -33,7 +33,7 @@ from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON
 from tutelage.weights import jobs
-from tutelage.weights.process_group import ProcessGroup, launched
+from tutelage.weights.process_group import ProcessGroup, get_group
 
 _RESERVE_SECONDS = 20.0
 """Seconds to wait for free CPUs or GPUs."""
@@ -175,17 +175,17 @@ class _RayRanks:
         self._watcher.start()
         before = dict(os.environ)
         os.environ.update({**_interface_variables(), **variables[0]})
-        launched.cache_clear()
+        get_group.cache_clear()
         try:
             try:
-                group = run_in_thread(launched, lambda: bool(self._errors), RANK_LOST)
+                group = run_in_thread(get_group, lambda: bool(self._errors), RANK_LOST)
             except ConnectionError as error:
                 raise RunError(RANK_LOST) from error
             yield group
         finally:
             with suppress(Exception):
                 dist.destroy_process_group()
-            launched.cache_clear()
+            get_group.cache_clear()
             os.environ.clear()
             os.environ.update(before)
 
@@ -208,10 +208,10 @@ class _RayRanks:
 
         If the head node is lost, the error names this as the cause.
         """
-        until, reachable = time.monotonic() + _ERROR_SECONDS, self._head.reachable()
+        until, reachable = time.monotonic() + _ERROR_SECONDS, self._head.is_reachable()
         while reachable and not self._errors and time.monotonic() < until:
             time.sleep(_CHECK_SECONDS / 10)
-            reachable = self._head.reachable()
+            reachable = self._head.is_reachable()
         if not reachable:
             raise RunError(f"{self._head.reason}, so the run cannot continue") from lost_error
         for number, error in sorted(self._errors.items()):
@@ -228,8 +228,8 @@ class _RayRanks:
         self._closed.set()
         self._head.close()
         if self._watcher is not None:
-            self._head.ask(self._watcher.join)
-        if self._head.ask(self._kill_all) and self._connected:
+            self._head.call(self._watcher.join)
+        if self._head.call(self._kill_all) and self._connected:
             self._ray.shutdown()
 
     def _kill_all(self) -> None:

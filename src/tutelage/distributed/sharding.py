@@ -42,7 +42,7 @@ def shard_policy(
     """
     network = policy.network.copy()
     if isinstance(network, HFNetwork) and not head:  # whose own call gathers the tensors
-        network = network.headless()
+        network = network.without_head()
     module: nn.Module = network.model if isinstance(network, HFNetwork) else network
     device = policy.device.type
     settings: dict[str, Any] = {"mesh": init_device_mesh(device, (size,))}
@@ -87,7 +87,9 @@ def release(network: Network) -> None:
 @torch.no_grad()
 def publish(sharded_policy: Policy, policy: Policy, rank: int) -> None:
     """Copy sharded weights to the full policy of rank 0."""
-    for (_, part), (_, tensor) in zip(sharded_policy.named(), policy.named(), strict=True):
+    for (_, part), (_, tensor) in zip(
+        sharded_policy.named_tensors(), policy.named_tensors(), strict=True
+    ):
         now = gather_tensor(part)
         if rank == 0:
             tensor.copy_(now)

@@ -179,7 +179,7 @@ class ChatSession:
             thoughts = [m for m in turns[:count] if m.role == "assistant" and m.content]
             content = next((m.content for m in thoughts if closing in str(m.content)), None)
             reply = replace(call.reply, content=content or call.reply.content)
-            new_ids = self.codec.observation(reply, turns[count:], self._engine.max_length)
+            new_ids = self.codec.encode_observation(reply, turns[count:], self._engine.max_length)
             if new_ids is not None:
                 ids = call.prompt_ids + call.sampled.token_ids
                 return ids + new_ids, self._lane(recorded.lane)

@@ -69,7 +69,7 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def environment() -> dict[str, str]:
+def read_environment() -> dict[str, str]:
     """Return the process's environment variables, with defaults from a local `.env` file."""
     from dotenv import dotenv_values
 

@@ -32,7 +32,7 @@ class CallLimits:
     prompt_tokens: int
     reply_tokens: int
 
-    def worst(self, price: Price | None) -> Usage:
+    def worst_case(self, price: Price | None) -> Usage:
         """Return the maximum usage that the limits allow."""
         tokens = self.calls * (self.prompt_tokens + self.reply_tokens)
         dollars = 0.0 if price is None else price.cost(self.prompt_tokens, self.reply_tokens)

@@ -204,7 +204,7 @@ class RemoteChatClient:
                     raise
                 fields = adapted
             else:
-                self._fields.learn(fields)
+                self._fields.adopt(fields)
                 return completion
 
     async def _post(self, body: JSON, **stream: Any) -> Any:

@@ -32,7 +32,7 @@ class AgentStopwatch:
         self._before, self._since = 0.0, clock()
 
     @contextmanager
-    def paused(self) -> Generator[None]:
+    def pause(self) -> Generator[None]:
         """Pause the stopwatch during the block."""
         with self._lock:
             if not self._calls:

@@ -87,7 +87,7 @@ class EvaluatedAgent:
         lines += [self.weights or "passed in Python"] * bool(self.policies)
         return ", ".join(dict.fromkeys(lines)) or "none"
 
-    def tokens(self) -> str:
+    def describe_limits(self) -> str:
         """Return a description of the token limits per reply."""
         words = list[str]()
         if self.policies:

@@ -218,7 +218,7 @@ class PolicyEvaluation(RunKind):
         write_tasks(run.folder.tasks("test"), self.ready.tasks)
         agent, rollouts = self.ready.evaluated_agent, len(self.ready.tasks) * self.asked.samples
         lines = {"target": self.target, "agent": self.ready.agent, "model": agent.model()}
-        lines["tokens"] = agent.tokens()
+        lines["tokens"] = agent.describe_limits()
         if agent.servers:
             most = f"{rollouts:,} rollouts of at most {agent.max_calls} calls"
             lines["calls"] = f"{most}: at most {rollouts * agent.max_calls:,}"
@@ -290,7 +290,7 @@ class PolicyEvaluation(RunKind):
     def summarise_rollouts(self, rollouts: Sequence[Rollout], progress: Progress) -> Evaluation:
         """Summarise the rollouts of all tasks, and count the tasks that were used in training."""
         ready, seen = self.ready, None
-        evaluation = summarise(rollouts, Success.of(ready.success))
+        evaluation = summarise(rollouts, Success.parse(ready.success))
         acts = ready.evaluated_agent.environment is not None
         if ready.run is not None and (ready.grader is not None or acts):
             folder, config = ready.run
@@ -340,7 +340,7 @@ def load_evaluation(folder: RunFolder) -> Evaluation:
     with open_store(folder.store, create=False) as store:
         (run,) = store.runs()
         played = sorted(store.rollouts(run.id), key=lambda r: (place[r.task.id], r.index))
-    evaluation = summarise(played, Success.of(fields["success"]))
+    evaluation = summarise(played, Success.parse(fields["success"]))
     seen, repeated = overlap["test_in_train"], overlap["test_repeated"]
     return replace(evaluation, in_training=seen, repeated=repeated, cost=cost)
 

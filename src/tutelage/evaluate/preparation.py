@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tutelage.engine.endpoint import environment as settings
+from tutelage.engine.endpoint import read_environment as settings
 from tutelage.engine.prices import load_prices
 from tutelage.environments.loading import load_environment
 from tutelage.environments.protocol import EnvironmentFactory

@@ -22,9 +22,9 @@ from tutelage.config.resolved import SUPERVISED, WEIGHTS
 from tutelage.engine.endpoint import (
     Endpoint,
     check_url,
-    environment,
     list_models,
     read_endpoints,
+    read_environment,
 )
 from tutelage.engine.factory import make_engine
 from tutelage.environments.start import TURNS
@@ -101,7 +101,7 @@ def find_server(url: str | None, options: EvaluationConfig) -> Endpoint | None:
     url = url or next(iter(options.endpoint), None)
     if url is None:
         return None
-    key = read_api_key(environment(), "OPENAI_API_KEY")
+    key = read_api_key(read_environment(), "OPENAI_API_KEY")
     server = Endpoint("task", check_url(url), next(iter(options.model), ""), key)
     listed = list_models(server)
     if server.model:
@@ -185,7 +185,7 @@ def _make_builtin_agent(
         named = options.tools is not None or config.agent.tools
         policy = _load(weights, config, template_tools(config, tools) if named and tools else [])
         if run is not None and not named:
-            tools = dict(select_tools(config, tools, knows_tools=policy.codec.knows_tools))
+            tools = dict(select_tools(config, tools, supports_tools=policy.codec.supports_tools))
         policies = {POLICY: policy}
     turns = options.max_turns or turns
     tokens = options.max_tokens or (tokens if server is None else UNBOUNDED)
@@ -226,7 +226,7 @@ def _load_own_agent(
     """Load a user's agent with the models of the options, or with the policy of its run."""
     agent, resources = load_agent(file)
     model = next(iter(options.model), None)
-    named, known = find_server(None, options), read_endpoints(environment()).get("task")
+    named, known = find_server(None, options), read_endpoints(read_environment()).get("task")
     local: Path | None = None
     if named is None and run is not None:
         local = run[0].final_policy()
@@ -282,7 +282,7 @@ def ask(
     evaluated_agent = resolve_agent(target, run, own, settings, trust=trust)
     task = Task("question", {**(fields or {}), "question": question})
     spec = RolloutSpec(task, Mode.TEST, task.id, 0, SeedTree(config.seed).child("ask"), label="ask")
-    progress.start("ask", {"tokens": evaluated_agent.tokens()})
+    progress.start("ask", {"tokens": evaluated_agent.describe_limits()})
     progress.evaluation("ask", 0, 1)
     played = list[Rollout]()
     work = evaluated_agent.play([spec], _no_reward, UNKEPT, lambda r, cost: played.append(r))

@@ -78,7 +78,7 @@ class ApiError(Exception):
         return {"type": "error", "error": error}
 
 
-def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """Return a 400 error that names the invalid request field."""
     return ApiError(400, message, param=param, code=code)
 

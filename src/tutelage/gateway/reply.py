@@ -60,7 +60,7 @@ def visible_content(reply: PendingCompletion, call: Call) -> str | None:
     content = call.reply.content
     if call.sampling.stop:
         exact, sampled = not call.messages, _sampled_text(reply, call)
-        content = truncate_at_stop(content, call.sampling.stop, exact=exact, sampled=sampled)
+        content = truncate_at_stop(content, call.sampling.stop, exact=exact, raw_text=sampled)
     if not content:
         return None if call.reply.tool_calls else ""
     return content
@@ -121,12 +121,12 @@ class Writer:
 
     def __init__(self, reply: PendingCompletion) -> None:
         self._reply = reply
-        self._choices = [_ChoiceStream(reply, i) for i in range(reply.request.choices)]
+        self._choices = [_ChoiceStream(reply, i) for i in range(reply.request.num_choices)]
 
-    def feed(self) -> bytes:
+    def drain(self) -> bytes:
         """Return the stream events that are new since the last call."""
         return b"".join(
-            self.text(i, d) for i, choice in enumerate(self._choices) for d in choice.read_deltas()
+            self.write(i, d) for i, choice in enumerate(self._choices) for d in choice.read_deltas()
         )
 
     def finish(self) -> bytes:
@@ -134,7 +134,7 @@ class Writer:
         pairs = zip(self._choices, self._reply.calls, strict=True)
         return self.write_end([stream.finish(choice) for stream, choice in pairs])
 
-    def text(self, index: int, delta: Delta) -> bytes:
+    def write(self, index: int, delta: Delta) -> bytes:
         """Return the events for a text or thinking delta of a choice."""
         raise NotImplementedError
 

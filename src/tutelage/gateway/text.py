@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tutelage.engine.logprobs import TokenLogprob
-from tutelage.replies import blank, overlap_length
+from tutelage.replies import leading_spaces, overlap_length
 from tutelage.types import JSON
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 
 
 def truncate_at_stop(
-    content: str | None, stops: Sequence[str], *, exact: bool = False, sampled: str = ""
+    content: str | None, stops: Sequence[str], *, exact: bool = False, raw_text: str = ""
 ) -> str | None:
     """Truncate content at its first stop string, as in OpenAI's API.
 
@@ -54,8 +54,8 @@ def truncate_at_stop(
     """
     if content is None or not stops:
         return content
-    early = find_stop(sampled, stops)
-    if early is not None and early[0] < blank(sampled):
+    early = find_stop(raw_text, stops)
+    if early is not None and early[0] < leading_spaces(raw_text):
         return ""
     match = find_stop(content, stops)
     if match is None:
@@ -94,7 +94,7 @@ class TextStream:
         undecided = self._decode_window()
         text = self._text + undecided
         # A stop string may start in stripped white space.
-        end, begin = self._safe_length(text), blank(text) if self._strips else 0
+        end, begin = self._safe_length(text), leading_spaces(text) if self._strips else 0
         text, end = text[begin:], end - begin
         if not text.startswith(self.sent) or end <= len(self.sent):
             return ""

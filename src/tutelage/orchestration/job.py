@@ -99,7 +99,7 @@ class PlannerTraining(RunKind):
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """Read the datasets, and the training state if the run is resumed."""
         request = self.request
-        self.settings = settings = request.checked()
+        self.settings = settings = request.check_options()
         check_loggers(settings.logger)
         if request.phase != "2":
             self.sets = read_datasets(request, settings.phase1_supervised)
@@ -179,16 +179,16 @@ class PlannerTraining(RunKind):
                 steps = fitting.at.epoch + fitting.epochs_left
                 progress.phase(f"Phase 1: {message} (a step is an epoch)", steps=steps)
                 shown = stage
-            metrics = fitting.epoch()
+            metrics = fitting.train_epoch()
             tick += 1
             refit = int(stage == "refit")
             run.log({"phase": PHASE1, "step": tick, "tick": tick, "refit": refit, **metrics})
-            saving.write(folder.checkpoints / LAST, {"fit": fitting.state(), "tick": tick})
+            saving.write(folder.checkpoints / LAST, {"fit": fitting.get_state(), "tick": tick})
             done_epochs = tick if stage == "search" else fitting.at.epoch or fitting.at.best_epoch
             progress.step(done_epochs, metrics)
         at, model, remembered = fitting.at, fitting.model, fitting.remembered
         optimizer = fitting.optimizer.state_dict()
-        content = saving.checkpoint(model, optimizer, at.best_epoch, at.best_loss)
+        content = saving.make_checkpoint(model, optimizer, at.best_epoch, at.best_loss)
         for name in (saving.PHASE1, saving.BEST):
             saving.write(folder.checkpoints / name, content)
         result: dict[str, Any] = {
@@ -251,7 +251,7 @@ def _make_rollouts(
 ) -> list[Rollout]:
     """Convert the plans of the test set to rollouts. Each workflow is a task; the reward is its
     score."""
-    scores, rollouts = PlanScores.of(plans, sets.test), list[Rollout]()
+    scores, rollouts = PlanScores.score(plans, sets.test), list[Rollout]()
     for i, (plan, wanted) in enumerate(zip(plans, sets.test, strict=True)):
         parts = {name: float(getattr(scores, name)[i]) for name in SCORES}
         value = (parts["node_f1"] + parts["edge_f1"] + parts["exact_nodes"]) / 3

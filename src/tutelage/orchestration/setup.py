@@ -76,7 +76,7 @@ def read_datasets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDa
         raise DataError(f"training needs at least 2 workflows, got {len(workflows)}")
     train, held_out = split(workflows, settings.validation_share, seeds.child("validation"))
     overlap = count_overlap([*workflows, *augmented], (), test, key=instruction_key)
-    if notes := overlap.notes(drawn=request.train is None):
+    if notes := overlap.notes(generated=request.train is None):
         fields["overlap"] = "; ".join(notes)
     known = find_overlap([*workflows, *augmented], test, instruction_key)
     leaks = tuple(test[place].name or f"row {place}" for place in known)

@@ -57,7 +57,7 @@ class SpecialTokens:
         used = json.dumps(records, ensure_ascii=False)
         return next((c for c in _SEPARATORS if c not in used), _SEPARATORS[0])
 
-    def message(self, form: JSON, sep: str | None) -> JSON:
+    def escape_message(self, form: JSON, sep: str | None) -> JSON:
         """Escape the special tokens in a message, unless `sep` is None."""
         if sep is None or form["role"] in _TRUSTED:
             return form

@@ -68,7 +68,7 @@ class Policy:
         """Return the maximum sequence length of the model."""
         return max_positions(self.config)
 
-    def context(self, sequences: int, dtype: torch.dtype) -> int:
+    def context_length(self, sequences: int, dtype: torch.dtype) -> int:
         """Return the context length in tokens that fits in memory for this many parallel sequences.
 
         It is the model's maximum, or what fits into half of the memory as keys and values, but at
@@ -100,15 +100,15 @@ class Policy:
 
     def snapshot(self) -> dict[str, Tensor]:
         """Return copies of the trainable tensors, for `load_tensors`."""
-        return {name: tensor.detach().clone() for name, tensor in self.named()}
+        return {name: tensor.detach().clone() for name, tensor in self.named_tensors()}
 
-    def named(self) -> list[tuple[str, Tensor]]:
+    def named_tensors(self) -> list[tuple[str, Tensor]]:
         """Return the trainable tensors by name, in a fixed order."""
-        return list(self.network.named())
+        return list(self.network.named_tensors())
 
     def parameters(self) -> list[Tensor]:
         """Return the trainable tensors in the order of `named_tensors`."""
-        return [t for _, t in self.network.named()]
+        return [t for _, t in self.network.named_tensors()]
 
     def count(self) -> int:
         """Return the number of parameters, including frozen ones."""
@@ -141,7 +141,7 @@ class Policy:
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Overwrite the weights with tensors by name. Raises `ModelError` if one is missing."""
-        for name, tensor in self.named():
+        for name, tensor in self.named_tensors():
             if name not in tensors:
                 raise ModelError(
                     f"missing tensor {name!r} in the weights to load; they belong to another "
@@ -334,7 +334,7 @@ def _make_network(model: Any) -> Network:
     state, rotary = model.eval().state_dict(), model.model.rotary_emb
     for parameter in model.parameters():
         parameter.data = parameter.data.new_empty(()).expand(parameter.shape)
-    shape, scale = DecoderShape.of(config), float(rotary.attention_scaling)
+    shape, scale = DecoderShape.from_config(config), float(rotary.attention_scaling)
     try:
         weights = DecoderWeights.from_hf(state, shape, rotary.inv_freq, scale)
         fused = FusedNetwork(weights)

@@ -151,7 +151,7 @@ class PackedDecoder:
     # ------------------------------------------------------------ rows
 
     @torch.inference_mode()
-    def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
+    def attach_prefix(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
         """Attach a cached prefix to a row and return the number of its tokens: all of `ids`, or 0.
 
         If `compute` is True, a call computes one chunk of a long prefix; returns None while the
@@ -346,11 +346,11 @@ class PackedDecoder:
                 if last is None:
                     return x
                 x, attended = x[last], attended[last]
-            x = fused_linear(attended, b.out, joined=x, how="add")
+            x = fused_linear(attended, b.out, other=x, op="add")
             normed = _apply_norm(x, b.norm2, s.eps)
-            gate = fused_linear(normed, b.gate, how="swish")
+            gate = fused_linear(normed, b.gate, op="swish")
             x = fused_linear(
-                fused_linear(normed, b.up, joined=gate, how="mul"), b.down, joined=x, how="add"
+                fused_linear(normed, b.up, other=gate, op="mul"), b.down, other=x, op="add"
             )
         return fused_linear(_apply_norm(x, w.norm, s.eps), self._head)
 

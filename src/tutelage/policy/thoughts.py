@@ -119,7 +119,7 @@ class Thoughts:
         return max((text.rfind(e) + len(e) for e in self._end_tokens if e in text), default=-1)
 
     @property
-    def rewriting(self) -> str | None:
+    def describe_rewriting(self) -> str | None:
         """Return a description of how the template changes earlier turns, or None if unchanged."""
         if (dropped := self._find_dropping_kinds()) and not self.keeps:
             followers = " or ".join(dropped)
@@ -145,7 +145,7 @@ class Thoughts:
         return opened and self.closing not in sampled
 
     @cached_property
-    def begun(self) -> bool:
+    def starts_open(self) -> bool:
         """Return True if the generation prompt of the template opens a thought."""
         try:
             return self.is_open(self._render([_QUESTION], True), "")
@@ -153,7 +153,7 @@ class Thoughts:
             return False
 
     @property
-    def close(self) -> str:
+    def closing_text(self) -> str:
         """Return the template's separator between a thought and the answer."""
         turn = {"role": "assistant", "content": self._add_thought(_ANSWER)}
         text = self._render([_QUESTION, turn], False)

@@ -86,7 +86,7 @@ def build_agent_bundle(
         sampling=sampling,
         endpoints=endpoints,
         prices={name: find_price(prices, e.model) for name, e in endpoints.items()},
-        success=Success.of(config.success),
+        success=Success.parse(config.success),
         limits=RunnerSettings(
             "",
             timeout=config.timeout,

@@ -43,11 +43,11 @@ class WorstCase:
 
     def rollout_cost(self) -> Spend:
         """Return the amount to reserve for one rollout."""
-        return SearchBudget.rollout(self.rollout or Usage(0))
+        return SearchBudget.rollout_cost(self.rollout or Usage(0))
 
     def call_cost(self) -> Spend:
         """Return the amount to reserve for one optimiser call."""
-        return SearchBudget.call(self.optimiser_call or Usage())
+        return SearchBudget.call_cost(self.optimiser_call or Usage())
 
 
 class SearchBudget:
@@ -62,12 +62,12 @@ class SearchBudget:
         self._at_round = 0
 
     @staticmethod
-    def rollout(usage: Usage) -> Spend:
+    def rollout_cost(usage: Usage) -> Spend:
         """Return the cost of one rollout with the given usage."""
         return Spend(rollouts=1, task_calls=usage.calls, tokens=usage.tokens, dollars=usage.dollars)
 
     @staticmethod
-    def call(usage: Usage) -> Spend:
+    def call_cost(usage: Usage) -> Spend:
         """Return the cost of one optimiser call with the given usage; retries are not counted."""
         return Spend(optimiser_calls=1, tokens=usage.tokens, dollars=usage.dollars)
 

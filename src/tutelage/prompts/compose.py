@@ -37,7 +37,7 @@ async def compose(
     known = state.find_unvalidated(parent, component, text)
     if known is not None:
         return [known]
-    added = {*pool.learn({component: text})}
+    added = {*pool.add_sentences({component: text})}
     lines = [
         f"{worth:+.3f} {sentence}"
         for worth, sentence in sorted(zip(mean, names, strict=True), reverse=True)

@@ -61,7 +61,7 @@ class EditRules:
         label = max(3, len(tasks) / 10)
         self._expected_answers = {tuple(_tokenize(a)) for a, n in counted.items() if n < label}
 
-    def safe(self, component: str, text: str) -> str:
+    def check_edit(self, component: str, text: str) -> str:
         """Return the edit with unknown `{names}` escaped. Raises `RejectedEdit` for a new leak, a
         lost placeholder or excessive length."""
         seed = self._seed[component]

@@ -125,7 +125,7 @@ class CandidateScore:
         pairs = zip(self.items, self.episodes, strict=True)
         return [(item, episode) for item, episode in pairs if not episode.lost]
 
-    def worst(self, count: int) -> list[tuple[EvaluationItem, Episode]]:
+    def get_worst(self, count: int) -> list[tuple[EvaluationItem, Episode]]:
         """Return up to `count` judged episodes with the lowest rewards, with their items."""
         return sorted(self.evidence, key=lambda pair: pair[1].value)[:count]
 
@@ -232,7 +232,7 @@ class Evaluator:
                 for key, job, item in queue:
                     done[key] = episode = await self._play_item(job, item)
                     self.journal.put(key, asdict(episode))
-                    self.observer.played(self._name, len(done), len(new), self.budget.spent)
+                    self.observer.on_progress(self._name, len(done), len(new), self.budget.spent)
                     self._lost = [*self._lost, key] if episode.lost else []
                     if len(self._lost) >= LOST_IN_A_ROW:
                         self.journal.forget(self._lost)
@@ -249,7 +249,7 @@ class Evaluator:
             except* (StoreError, EngineError) as lost:
                 raise lost.exceptions[0] from None
             for key, (job, _) in new.items():
-                actual = SearchBudget.rollout(done[key].usage)
+                actual = SearchBudget.rollout_cost(done[key].usage)
                 self.budget.settle(worst, actual)
                 self.spent_by[job.candidate] = self.spent_by.get(job.candidate, Spend()) + actual
             self._known |= done

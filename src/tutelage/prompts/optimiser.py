@@ -71,7 +71,7 @@ class Optimiser:
     def __init__(self, ask: Ask, budget: SearchBudget, journal: SearchJournal) -> None:
         self._ask, self._budget, self._journal = ask, budget, journal
 
-    async def read(
+    async def ask(
         self, requests: Sequence[OptimiserRequest], parser: Callable[[str], str]
     ) -> list[_ReplyOutcome]:
         """Send all requests and parse each reply. A request is repeated once if `parser` raises
@@ -121,5 +121,5 @@ class Optimiser:
                 usage = Usage() if refused else self._budget.worst.optimiser_call or Usage()
                 answer = {"text": "", "usage": asdict(usage), "problem": str(error)}
             self._journal.put(request.key, answer)
-        problem, cost = answer["problem"], SearchBudget.call(Usage(**answer["usage"]))
+        problem, cost = answer["problem"], SearchBudget.call_cost(Usage(**answer["usage"]))
         return _ReplyOutcome(answer["text"], problem, cost, bool(problem))

@@ -163,7 +163,7 @@ class CandidateRunner(RolloutManager):
         rollout = (await runner.run([spec]))[0]
         if run is not None:
             # An answer is not played again, so its record has to be on the disk before.
-            await asyncio.wrap_future(run.writer.flushed())
+            await asyncio.wrap_future(run.writer.flush_async())
         text = sessions[-1].feedback if sessions else ""
         usage = meter.usage() if bundle.roles.remote else None
         self.unknown += meter.cost.unknown

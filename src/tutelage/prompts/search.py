@@ -136,7 +136,7 @@ class SearchState:
         refused: RejectedEdit | None = None
         for name, text in changes.items():
             try:
-                components[name] = self.rules.safe(name, text)
+                components[name] = self.rules.check_edit(name, text)
             except RejectedEdit as error:
                 components[name], refused = text, error
         candidate = self.lineage.add(components, parents, operation, critique, cost)
@@ -153,7 +153,7 @@ class SearchState:
         """Request all edits at once and return the accepted candidates."""
         requests = [OptimiserRequest("edit", edit.messages, edit.step_key) for edit in edits]
         made: list[Candidate] = []
-        for edit, reply in zip(edits, await self.optimiser.read(requests, parse_edit), strict=True):
+        for edit, reply in zip(edits, await self.optimiser.ask(requests, parse_edit), strict=True):
             parent, cost = edit.parent, reply.cost + edit.cost
             if reply.problem:
                 self.record_failure(parent, edit.operation, reply.reason, edit.critique, cost)
@@ -189,7 +189,7 @@ class SearchState:
         jobs = [EvaluationJob(c.id, c.components, items) for c in candidates]
         scores = await self.evaluator.evaluate(jobs)
         for candidate, score in zip(candidates, scores, strict=True):
-            candidate.note("val fresh" if first_sample else split.value, score)
+            candidate.record_score("val fresh" if first_sample else split.value, score)
             if score.has_infra_error:
                 self._values.pop(candidate.id, None)
                 self.validated.pop(candidate.id, None)
@@ -211,7 +211,7 @@ class SearchState:
     def _update_model(self, components: Components, score: CandidateScore) -> None:
         """Add the rollouts of a score to the sentence model."""
         for item, episode in score.evidence:
-            self.pool.note(components, f"{item.split}/{item.task.id}", episode.value)
+            self.pool.add_rollout(components, f"{item.split}/{item.task.id}", episode.value)
 
     async def rank(
         self, candidates: Sequence[Candidate], tasks: Sequence[Task], first_sample: int = 0
@@ -242,7 +242,7 @@ class SearchState:
         played: dict[int, tuple[Components, EvaluationJob]] = {}
         for number, (text, task) in enumerate(zip(texts, tasks, strict=False)):
             with suppress(RejectedEdit):
-                made = {**parent.components, component: self.rules.safe(component, text)}
+                made = {**parent.components, component: self.rules.check_edit(component, text)}
                 items = [EvaluationItem(Mode.TRAIN, task)]
                 played[number] = made, EvaluationJob(entry.id, made, items)
         scores = await self.evaluator.evaluate([job for _, job in played.values()])
@@ -296,7 +296,7 @@ class SearchState:
         trained = self._trained.get(base.id)
         played = self._values.get(base.id, {}).values() if trained is None else trained.outcomes
         rewards = tuple(value for value in played if value is not None)
-        self.evaluator.observer.round(
+        self.evaluator.observer.on_round(
             Round(
                 number=self._rounds,
                 components=base.components,

@@ -21,8 +21,8 @@ from tutelage.engine.endpoint import (
     DEFAULT_MODEL,
     Endpoint,
     check_url,
-    environment,
     read_endpoints,
+    read_environment,
 )
 from tutelage.engine.meter import CallLimits
 from tutelage.engine.prices import Price, find_price, load_prices
@@ -199,7 +199,7 @@ def build_trainer_setup(
     # Agent and tasks are objects here, so no key names their files.
     config = resolve_prompt("math", (), {**keys, "algorithm": algorithm.name})
     optimisers: dict[str, Endpoint] = {}
-    env = environment()
+    env = read_environment()
     if optimiser is not None:
         if optimiser.endpoint is None:
             raise ConfigError(
@@ -311,9 +311,9 @@ def _max_rollout_usage(bundle: AgentBundle) -> Usage | None:
     if bundle.roles.remote:
         known = [p for p in bundle.prices.values() if p is not None]
         dearest = max(known, key=lambda p: p.cost(bundle.caps.prompt_tokens, 1), default=None)
-        return bundle.caps.worst(dearest)
+        return bundle.caps.worst_case(dearest)
     if bundle.policy is not None:
-        return CallLimits(bundle.caps.calls, bundle.policy.max_positions, 0).worst(None)
+        return CallLimits(bundle.caps.calls, bundle.policy.max_positions, 0).worst_case(None)
     return None
 
 

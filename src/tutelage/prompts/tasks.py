@@ -15,7 +15,7 @@ from typing import Any
 from tutelage.bounded import json_lines
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.environments.start import environment_tasks
-from tutelage.errors import ConfigError, counted
+from tutelage.errors import ConfigError, pluralize
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Splits
 from tutelage.prompts.embedded import load_embedded_defaults
@@ -72,7 +72,7 @@ def split_dataset(tasks: Sequence[Task], seed: int) -> Splits:
     order = group_duplicates(tasks, hash_task)  # equal tasks stay together
     if len(order) < LEAST:
         raise ConfigError(
-            f"{counted(len(order), 'different task')} cannot be split into train, val and test; "
+            f"{pluralize(len(order), 'different task')} cannot be split into train, val and test; "
             f"pass at least {LEAST}, or the three splits separately"
         )
     SeedTree(seed).child("prompt", "split").python().shuffle(order)

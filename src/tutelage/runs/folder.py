@@ -206,7 +206,7 @@ def _describe_content(path: Path) -> str | None:
         names |= {LOCK, *_RECORDS, *files.temporary_names(path)}
         if not (path / "tasks").is_symlink():
             names.add("tasks")
-    return files.describe_folder(path, besides=names)
+    return files.describe_folder(path, ignored=names)
 
 
 def _remove_records(path: Path) -> None:
@@ -227,7 +227,7 @@ def find(name: str, runs: Path = RUNS) -> RunFolder:
         ended = "stopped before it started: run the same command again"
         state = "has not started yet; wait for it" if is_locked(RunFolder(direct)) else ended
         raise RunError(f"the run in {name!r} {state}")
-    known = every(runs)
+    known = list_runs(runs)
     run_folders = [f for f in known if f.name.startswith(name)]
     exact = [f for f in run_folders if f.name == name]
     if len(exact or run_folders) == 1:
@@ -260,7 +260,7 @@ def is_run(path: Path) -> bool:
     return isinstance(config, dict) and ("kind" in config or "config" in config)
 
 
-def every(runs: Path = RUNS) -> list[RunFolder]:
+def list_runs(runs: Path = RUNS) -> list[RunFolder]:
     """List all runs in a folder, newest first."""
     if not runs.is_dir():
         return []
@@ -352,7 +352,7 @@ def disk_error(path: Path, error: OSError) -> RunError:
 
 
 @contextmanager
-def locked(folder: RunFolder) -> Generator[None]:
+def lock_run(folder: RunFolder) -> Generator[None]:
     """Context manager that locks a run, and removes its folder if the run fails before its start.
 
     Raises `RunBusyError` if another process has the lock.

@@ -18,7 +18,7 @@ from tutelage.engine.usage import Cost
 from tutelage.environments.loading import load_environment
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.environments.start import environment_tasks
-from tutelage.errors import ConfigError, DataError, RunError, counted
+from tutelage.errors import ConfigError, DataError, RunError, pluralize
 from tutelage.rewards import RewardFunction, resolve_reward
 from tutelage.runs.figures import read_object
 from tutelage.runs.folder import RunFolder, find
@@ -121,7 +121,7 @@ def _read_successes(
             f"data.demonstrations={path!r} has not finished; finish it first: "
             f"{resume_command(folder.path)}"
         )
-    rule = Success.of(success or fields["success"])
+    rule = Success.parse(success or fields["success"])
     with open_run(folder) as (store, run_id):
         solved = [rollout for rollout in store.rollouts(run_id) if is_success(rollout, rule)]
     rows: list[Demonstration] = []
@@ -136,12 +136,12 @@ def _read_successes(
     if not rows:
         raise RunError(
             f"data.demonstrations={path!r} has no demonstrations: {len(solved)} of its "
-            f"{counted(result['rollouts'], 'rollout')} succeeded{skipped}. Evaluate a stronger "
+            f"{pluralize(result['rollouts'], 'rollout')} succeeded{skipped}. Evaluate a stronger "
             "model, or change what counts as success: --success '>=0.5'"
         )
     calls = sum(len(rollout.last.calls) for rollout in solved)
     origin = (
-        f"{len(solved)} of {counted(result['rollouts'], 'rollout')} ({counted(calls, 'call')}) of "
+        f"{len(solved)} of {pluralize(result['rollouts'], 'rollout')} ({pluralize(calls, 'call')}) of "
         f"{path}, which cost {Cost(**result['cost'])}{skipped}"
     )
     return rows, [rollout.task for rollout in solved], origin
@@ -181,13 +181,13 @@ def _tool_options(config: RunConfig) -> ToolOptions:
 
 
 def select_tools(
-    config: RunConfig, tools: Mapping[str, Tool], *, knows_tools: bool
+    config: RunConfig, tools: Mapping[str, Tool], *, supports_tools: bool
 ) -> Mapping[str, Tool]:
     """Return the agent's tools, or none if they are defaults that the chat template ignores.
 
     Tools that the configuration names are rejected there instead.
     """
-    unasked = not config.agent.tools and not knows_tools
+    unasked = not config.agent.tools and not supports_tools
     return {} if unasked and template_tools(config, tools) else tools
 
 
@@ -217,7 +217,7 @@ def load_tasks(config: RunConfig, environment: EnvironmentFactory | None = None)
     if data.val_files:
         val = _load_files(data.val_files, asked)
     else:
-        train, val = held_out(train, limit, "--val")
+        train, val = split_tasks(train, limit, "--val")
     test = _load_files(data.test_files, asked) if data.test_files else val
     return Tasks(train, val[: config.trainer.val_tasks], test[:tested])
 
@@ -236,7 +236,7 @@ def _load_word_problems(config: RunConfig, val: int, test: int | None) -> Tasks:
     )
 
 
-def held_out(
+def split_tasks(
     tasks: Sequence[Task], limit: int, option: str
 ) -> tuple[Sequence[Task], Sequence[Task]]:
     """Split tasks into training tasks and held-out tasks, at most a tenth and at most `limit`.

@@ -19,7 +19,7 @@ from tutelage.errors import ConfigError, RunError
 from tutelage.runs.figures import Figures, RunFiles
 from tutelage.runs.fingerprint import settings_sources, write_fingerprint
 from tutelage.runs.folder import RunFolder, write_json
-from tutelage.runs.launched import follows, world_size
+from tutelage.runs.launched import is_nonzero_rank, world_size
 from tutelage.runs.progress import Progress
 from tutelage.runs.trust import record_trust
 from tutelage.types import JSON, ToolSpec
@@ -140,7 +140,7 @@ class RunKind(Protocol):
         write_json(folder.config, config)
         record_trust(folder)
 
-    def again(self, folder: RunFolder, progress: Progress) -> Self:
+    def reload(self, folder: RunFolder, progress: Progress) -> Self:
         """Reload this run from a folder, keeping the caller's objects."""
         return type(self).read(folder, progress)
 
@@ -246,7 +246,7 @@ def check_ranks(kind: type[RunKind]) -> None:
     size = world_size()
     if kind.several_ranks or size == "1":
         return
-    if follows():
+    if is_nonzero_rank():
         raise SystemExit(0)
     raise ConfigError(
         f"torchrun started {size} processes, but a run of the kind {kind.name!r} supports one; "
@@ -254,7 +254,7 @@ def check_ranks(kind: type[RunKind]) -> None:
     )
 
 
-def registered(folder: RunFolder) -> type[RunKind]:
+def find_kind(folder: RunFolder) -> type[RunKind]:
     """Return the type of the run in a folder. Raises `RunError` if the type is not registered."""
     name = kind_name(folder)
     if name not in _KINDS:

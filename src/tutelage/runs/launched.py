@@ -14,6 +14,6 @@ def world_size() -> str:
     return os.environ.get("WORLD_SIZE", "1")
 
 
-def follows() -> bool:
+def is_nonzero_rank() -> bool:
     """Return True for all ranks except rank 0, which alone plays, writes and prints."""
     return world_size() != "1" and os.environ.get("RANK", "0") != "0"

@@ -25,7 +25,7 @@ from tutelage.runs.folder import (
     append_json,
     check_vacant,
     create,
-    locked,
+    lock_run,
     write_json,
 )
 from tutelage.runs.kinds import (
@@ -85,11 +85,11 @@ class Run:
         for logger in self.loggers:
             logger.log(line)
 
-    def event(self, name: str, **values: Any) -> None:
+    def log_event(self, name: str, **values: Any) -> None:
         """Record a decision that depends on the wall clock."""
         append_json(self.folder.events, {"event": name, **values})
 
-    def decided(self, name: str, phase: str) -> JSON | None:
+    def find_decision(self, name: str, phase: str) -> JSON | None:
         """Return a decision recorded by an earlier process, or None if there is none."""
         records = (e for e in self.events if e["event"] == name and e.get("phase") == phase)
         return next(records, None)
@@ -137,7 +137,7 @@ async def begin(job: RunKind, folder: RunFolder, progress: Progress) -> JSON:
         )
     if not folder.path.is_dir():
         create(folder.path)
-    with locked(folder):
+    with lock_run(folder):
         # What is wrong with the input is found before anything is written.
         job.prepare(folder, progress)
         with closing(job):
@@ -196,7 +196,7 @@ async def _resume(
     check_ranks(kind)
     if not folder.config.is_file():
         raise RunError(f"{str(folder.path)!r} is not a run folder: it has no config.json")
-    with locked(folder):
+    with lock_run(folder):
         finished = folder.read_result()
         more = job is not None and job.extends(folder)
         if finished is not None and finished.get("status") == FINISHED and not more:
@@ -206,7 +206,7 @@ async def _resume(
             if not folder.report.is_file():
                 kind.report(folder)  # it was killed between the two
             return finished
-        left = kind.read(folder, progress) if job is None else job.again(folder, progress)
+        left = kind.read(folder, progress) if job is None else job.reload(folder, progress)
         changed = _check_sources(left, folder, progress, allow_changes=allow_changes)
         left.prepare(folder, progress)
         with closing(left):
@@ -255,7 +255,7 @@ def _check_sources(
 
 
 @contextmanager
-def opened(
+def enter_run(
     head: RunHeader, folder: RunFolder, progress: Progress, *, graceful: bool = False
 ) -> Generator[Run]:
     """Open the store, loggers and trace collector of a run, and mark it as running.
@@ -279,8 +279,8 @@ def opened(
         closing = stack.enter_context(ExitStack())  # a signal is heard when the store is closed
         with defer_signals():
             store = stack.enter_context(open_store(head.store or folder.store))
-            writer = stack.enter_context(StoreWriter(store, also=sent))
-            run_id = find_run_id(store, folder, own=head.store is None)
+            writer = stack.enter_context(StoreWriter(store, listener=sent))
+            run_id = find_run_id(store, folder, own_store=head.store is None)
             store.put_run(run_id, **make_run_row(head, folder, read_object(folder.config)))
         stack.callback(lambda: closing.enter_context(defer_signals()))
         events = folder.read_events()
@@ -292,7 +292,7 @@ def opened(
 
 async def _run_phases(job: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     """Run all remaining phases, then write the result and the report."""
-    with opened(job.head, folder, progress, graceful=job.finishes_step) as run:
+    with enter_run(job.head, folder, progress, graceful=job.finishes_step) as run:
         job.open(run)
         # That of the process before tells nothing of what this one does, were it killed.
         folder.result.unlink(missing_ok=True)

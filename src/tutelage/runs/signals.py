@@ -179,14 +179,14 @@ class StopSignal:
     def __exit__(self, *exc_info: object) -> None:
         self._handled.__exit__(None, None, None)
 
-    def stopped(self) -> StopRequested:
+    def to_exception(self) -> StopRequested:
         """Create the exception for the interruption."""
         return StopRequested(self._number)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._number = number
         if self.asked:
-            raise self.stopped()
+            raise self.to_exception()
         self.asked = True
         with suppress(OSError):  # nobody may be there any more to be told
             self._on_ask()

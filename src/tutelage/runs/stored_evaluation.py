@@ -50,7 +50,7 @@ class StoredEvaluation(BaseModel):
         return self.judged, self.rollouts
 
     @property
-    def withheld(self) -> bool:
+    def is_withheld(self) -> bool:
         """True if too many rollouts were lost to report a rate or a mean."""
         return self.counts is not None and too_many_lost(*self.counts)
 
@@ -114,7 +114,7 @@ def control_estimator(result: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) and found else None
 
 
-def judged_text(evaluation: StoredEvaluation) -> str:
+def format_judged(evaluation: StoredEvaluation) -> str:
     """Format counts as `190 of 200 judged; 10 lost: ...`, or return "" if they are unknown."""
     if evaluation.rollouts is None or evaluation.judged is None:
         return ""
@@ -150,10 +150,10 @@ def judged_lines(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"judged: {each} of {each} rollouts in each cell, none failed."
         return
     for key, one in stored_evaluations.items():
-        if words := judged_text(one):
+        if words := format_judged(one):
             when, kind = key.rsplit("_", 1)
             yield f"{when.replace('_', ' ')}, {kind}: {words}."
-    if any(one.withheld for one in stored_evaluations.values()):
+    if any(one.is_withheld for one in stored_evaluations.values()):
         yield TOO_MANY_LOST
 
 
@@ -174,29 +174,29 @@ class Quantity:
     value: Callable[[StoredEvaluation], float | None]
     interval: Callable[[StoredEvaluation], Interval | None]
 
-    def of(self, result: StoredEvaluation | None) -> float | None:
+    def value_of(self, result: StoredEvaluation | None) -> float | None:
         """Return the value of an evaluation, or None if there is none."""
-        return None if result is None or result.withheld else self.value(result)
+        return None if result is None or result.is_withheld else self.value(result)
 
-    def has(self, result: StoredEvaluation | None) -> bool:
+    def has_value(self, result: StoredEvaluation | None) -> bool:
         """Return True if an evaluation has a value, or lost too many rollouts to report it."""
-        return result is not None and (result.withheld or self.value(result) is not None)
+        return result is not None and (result.is_withheld or self.value(result) is not None)
 
-    def cell(
+    def text(
         self, result: StoredEvaluation | None, fmt: Callable[[float], str], *, ends: bool = False
     ) -> str:
         """Format the value of an evaluation, optionally with its interval. If too many rollouts
         were lost, the number of judged rollouts is returned."""
-        if result is not None and result.withheld:
+        if result is not None and result.is_withheld:
             return f"{result.judged} of {result.rollouts} judged"
-        value = self.of(result)
-        interval = self.ends(result, fmt) if ends else ""
+        value = self.value_of(result)
+        interval = self.format_range(result, fmt) if ends else ""
         message = f" (95 % interval {interval})" if interval else ""
         return "" if value is None else fmt(value) + message
 
-    def ends(self, result: StoredEvaluation | None, fmt: Callable[[float], str]) -> str:
+    def format_range(self, result: StoredEvaluation | None, fmt: Callable[[float], str]) -> str:
         """Format the confidence interval as `0.49 to 0.61`."""
-        ends = None if result is None or result.withheld else self.interval(result)
+        ends = None if result is None or result.is_withheld else self.interval(result)
         return "" if ends is None else f"{fmt(ends[0])} to {fmt(ends[1])}"
 
 

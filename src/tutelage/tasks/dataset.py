@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
-from tutelage.errors import DataError, counted
+from tutelage.errors import DataError, pluralize
 from tutelage.seeds import SeedTree
 from tutelage.tasks.messages import check_order, read_messages
 from tutelage.tasks.overlap import group_duplicates, hash_task
@@ -133,7 +133,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
         groups = group_duplicates(self._tasks, hash_task)
         size = len(groups)
         if size < 2:
-            tasks = counted(size, "different task")
+            tasks = pluralize(size, "different task")
             raise DataError(f"{self.name} has {tasks}; a split needs at least two")
         SeedTree(seed).child("dataset", "split").python().shuffle(groups)
         count = min(max(round(size * fraction), 1), size - 1)

@@ -65,7 +65,7 @@ class Overlap:
         """Return the `overlap` entry of result.json."""
         return {name: count for name, count in asdict(self).items() if "_" in name}
 
-    def notes(self, *, drawn: bool = False) -> list[str]:
+    def notes(self, *, generated: bool = False) -> list[str]:
         """Return warnings about duplicate tasks. Duplicates among `drawn` training tasks are not
         reported, since they occur by chance."""
         notes: list[str] = []
@@ -77,7 +77,7 @@ class Overlap:
         elif self.val_in_train:
             notes.append(format_shared(self.val_in_train, self.val, "validation"))
         for name, count, size in (
-            ("training", 0 if drawn else self.train_repeated, self.train),
+            ("training", 0 if generated else self.train_repeated, self.train),
             ("validation", 0 if self.val_in_train else self.val_repeated, self.val),
             ("test", self.test_repeated, self.test),
         ):

@@ -100,7 +100,7 @@ def resolve_policies(policy: Policy | Mapping[str, Policy] | None) -> dict[str, 
     return policies
 
 
-def reward_of(reward: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:
+def as_reward(reward: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:
     """Convert a plain function or a registered name into a reward function."""
     if reward is None or isinstance(reward, RewardFunction):
         return reward
@@ -120,7 +120,7 @@ def task_files(tasks: Tasks | None) -> list[str]:
     return [str(Path(row).resolve()) for row in rows if isinstance(row, (str, Path))]
 
 
-def tasks_of(tasks: Tasks | None, name: str) -> Sequence[Task] | None:
+def to_dataset(tasks: Tasks | None, name: str) -> Sequence[Task] | None:
     """Return tasks as a dataset, or None if `tasks` is None."""
     if tasks is None or isinstance(tasks, Dataset):
         return tasks
@@ -143,7 +143,7 @@ def resolve_roles(
 ) -> Roles:
     """Return the roles of the LLMs in a training run. Raises `ConfigError` if no LLM is trained, or
     if a policy has no LLM."""
-    roles = Roles.of(resources, endpoints)
+    roles = Roles.from_resources(resources, endpoints)
     if roles.main is None:
         raise ConfigError(
             "nothing to train: every LLM of this run has an endpoint or is frozen; set "
@@ -165,7 +165,7 @@ def resolve_roles(
     return roles
 
 
-def environment_of(environment: Any) -> EnvironmentFactory | None:
+def resolve_environment(environment: Any) -> EnvironmentFactory | None:
     """Convert an environment class, function or factory into a factory; None for a name, which is
     stored in the configuration. Raises `ConfigError` for any other object."""
     return None if environment is None or isinstance(environment, str) else as_factory(environment)

@@ -31,25 +31,25 @@ from tutelage.prompts.setup import PROMPT_ALGORITHMS, SearchSetup, build_trainer
 from tutelage.resources import LLM, POLICY, SHIPPED, NamedResources
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
-from tutelage.runs.callbacks import Callback, CallbackProgress, on_rollout
+from tutelage.runs.callbacks import Callback, CallbackProgress, rollout_hook
 from tutelage.runs.folder import RunFolder, new_run_path
 from tutelage.runs.job_inputs import AGENT_REWARD, JobInputs
-from tutelage.runs.launched import follows
+from tutelage.runs.launched import is_nonzero_rank
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import DevReport, TrainingResult
 from tutelage.statistics.outcome import Evaluation
 from tutelage.trainer.algorithm import RL, SFT
 from tutelage.trainer.arguments import (
     Tasks,
+    as_reward,
     check_arguments,
-    environment_of,
     play_once,
     resolve_agent,
+    resolve_environment,
     resolve_policies,
     resolve_roles,
-    reward_of,
     task_files,
-    tasks_of,
+    to_dataset,
     to_servers,
 )
 from tutelage.trainer.running import (
@@ -138,11 +138,11 @@ class Trainer:
         self.model, self.endpoints = model, dict(endpoints or {})
         self.seed, self.timeout = seed, timeout
         self.isolation: Isolation = isolation
-        self.callbacks = () if follows() else tuple(callbacks)
-        self.progress = Progress() if follows() else progress
+        self.callbacks = () if is_nonzero_rank() else tuple(callbacks)
+        self.progress = Progress() if is_nonzero_rank() else progress
         self._policies = resolve_policies(policy)
-        self._reward = reward_of(reward)
-        self.environment, self._factory = environment, environment_of(environment)
+        self._reward = as_reward(reward)
+        self.environment, self._factory = environment, resolve_environment(environment)
         if model is not None and self._policies:
             raise ConfigError("pass either model= or policy=, not both")
 
@@ -222,7 +222,7 @@ class Trainer:
             self.model, factory,
         )  # fmt: skip
         player = replace(ready.evaluated_agent, isolation=self.isolation)
-        ready = replace(ready, evaluated_agent=player, on_rollout=on_rollout(self.callbacks))
+        ready = replace(ready, evaluated_agent=player, on_rollout=rollout_hook(self.callbacks))
         progress = default_progress() if self.progress is None else self.progress
         try:
             return run_blocking(play_evaluation(ready, progress))
@@ -273,7 +273,7 @@ class Trainer:
         if len(self._policies) > 1:
             raise ConfigError("a prompt search supports only one policy; pass policy=POLICY")
         player, resources, _ = resolve_agent(agent, self.resources)
-        tasks = [tasks_of(rows, split) for split, rows in self._split_tasks(train, val).items()]
+        tasks = [to_dataset(rows, split) for split, rows in self._split_tasks(train, val).items()]
         return build_trainer_setup(
             algorithm,
             AgentSpec(
@@ -314,7 +314,7 @@ class Trainer:
         player.check([*resources])
         roles = resolve_roles(resources, self.endpoints, self._policies)
         passed = self._split_tasks(train_dataset, val_dataset)
-        train, val, test = (tasks_of(rows, split) for split, rows in passed.items())
+        train, val, test = (to_dataset(rows, split) for split, rows in passed.items())
         if isinstance(algorithm, SFT):
             if train is not None or val is not None:
                 raise ConfigError(
@@ -335,7 +335,7 @@ class Trainer:
             isolation=self.isolation,
             remote=to_servers(resources, roles, resolved.config),
         )
-        hook = on_rollout(self.callbacks)
+        hook = rollout_hook(self.callbacks)
         files = {split: task_files(rows) for split, rows in passed.items()}
         job_inputs = JobInputs(
             player, resources, roles, manager, train, val, test, self._reward, self._policies, hook,

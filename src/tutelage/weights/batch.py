@@ -214,7 +214,7 @@ def make_rows(
     for b, row in enumerate(rows):
         mask_BT[b, : len(row.mask)] = torch.tensor(row.mask, dtype=torch.bool)
         old_logp_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
-    rule, buffer = Success.of(config.reward.success), config.reward_model.overlong_buffer
+    rule, buffer = Success.parse(config.reward.success), config.reward_model.overlong_buffer
     played: list[_RolloutStats] = []
     for r in judged:
         assert r.reward is not None, "it was judged"
@@ -260,12 +260,12 @@ def make_rows(
     )
 
 
-def with_advantages(
+def add_advantages(
     batch: Batch,
     config: RunConfig,
     *,
     values_BT: Tensor | None = None,
-    following_BT: Tensor | None = None,
+    bootstrap_BT: Tensor | None = None,
     baselines: Mapping[str, float] | None = None,
     beta: float = 0.0,
 ) -> Batch:
@@ -277,8 +277,8 @@ def with_advantages(
     """
     rule = config.algorithm
     rewards_BT = batch.rewards_BT
-    if following_BT is not None:
-        rewards_BT = rewards_BT + rule.gamma * following_BT
+    if bootstrap_BT is not None:
+        rewards_BT = rewards_BT + rule.gamma * bootstrap_BT
     if batch.kl_BT is not None:
         rewards_BT = kl_in_reward(rewards_BT, batch.kl_BT, batch.mask_BT, beta)
     # Rollouts without a row get one without a trained token for as long as statistics are made.

@@ -44,7 +44,7 @@ def run_cold_start(ctx: TrainingRun, run: Run) -> None:
     """Run the cold start: clean demonstrations, a cool-down, and mixed demonstrations."""
     setting, state, config = ctx.setting, ctx.state, ctx.setting.config
     sft = config.sft
-    named, group = setting.policy.named(), setting.group
+    named, group = setting.policy.named_tensors(), setting.group
     optim = SUPERVISED.model_copy(update={"lr": sft.lr})
     optimizer = ctx.restore(make_optimizer(named, optim, sft.optimizer, group))
     ctx.optimizer = optimizer
@@ -126,7 +126,7 @@ def demonstration_rows(
     for task in tasks:
         guess = rng.random() < guess_share
         messages = [*task.messages(), *demonstrations(task, guess, rng)]
-        drawn.append(Row(*inputs.policy.codec.demonstration(messages, specs)))
+        drawn.append(Row(*inputs.policy.codec.encode_demonstration(messages, specs)))
     return drawn
 
 

@@ -13,19 +13,19 @@ from functools import partial
 
 import torch
 
-from tutelage.errors import counted
+from tutelage.errors import pluralize
 from tutelage.policy.machine import parallel_map
 from tutelage.policy.row import Row
 from tutelage.runs.estimate import duration
 from tutelage.runs.job_inputs import job_reward
 from tutelage.weights.checkpoint import COLD, CONTROL, RL
 from tutelage.weights.config.presets import UNKNOWN, WORK
-from tutelage.weights.inputs import TrainingInputs, drawn, step_limit
+from tutelage.weights.inputs import TrainingInputs, count_drawn, step_limit
 from tutelage.weights.measure import list_measurements
 from tutelage.weights.run import TrainingRun
 
 
-def planned(inputs: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
+def describe_plan(inputs: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
     """Return the planned rollouts of a run, their token limit and their reward, as text."""
     config, limit, own = inputs.config, step_limit(inputs), inputs.policy.max_positions
     size, chains = config.data.train_batch_size, config.agent.num_chains
@@ -33,8 +33,8 @@ def planned(inputs: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
     if limit is not None:
         measuring = sum(_count_work(inputs, phase)[2] for phase in phases)
         plan = (
-            f"{counted(limit, 'step')} x {counted(size, 'task')} x {chains:,} = "
-            f"{counted(drawn(inputs, limit) * chains, 'rollout')}"
+            f"{pluralize(limit, 'step')} x {pluralize(size, 'task')} x {chains:,} = "
+            f"{pluralize(count_drawn(inputs, limit) * chains, 'rollout')}"
             f"{' twice, with the control' * (CONTROL in phases)}, {measuring:,} to measure"
         )
     bound = "" if inputs.context == own else f" (the model: {own:,})"

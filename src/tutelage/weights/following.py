@@ -28,7 +28,7 @@ from tutelage.runs.signals import StopSignal
 from tutelage.runs.stored import make_run_row
 from tutelage.store import StoreWriter, open_store
 from tutelage.types import JSON
-from tutelage.weights.process_group import ProcessGroup, launched, run_on_all
+from tutelage.weights.process_group import ProcessGroup, get_group, run_on_all
 from tutelage.weights.run import TrainingRun
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ NOT_BY_RAY = (
 @contextmanager
 def launch_ranks(job: WeightTraining, folder: RunFolder) -> Generator[ProcessGroup]:
     """Yield the process group of a run: launched ranks, ranks placed by Ray, or this process."""
-    group, placed = launched(), detect_machine().count_ray_ranks(job.resolved.config) > 1
+    group, placed = get_group(), detect_machine().count_ray_ranks(job.resolved.config) > 1
     if group.size > 1 or "RANK" in os.environ or not placed:
         yield group
         return
@@ -65,7 +65,7 @@ def run_rank(
     check_ranks(group, _describe_rank(job.resolved) | own, folder)
     if group.rank:
         _run_follower(job, folder.name, group)
-    return group.agree(run_main)
+    return group.broadcast(run_main)
 
 
 # ---------------------------------------------------------------- what has to be the same
@@ -90,8 +90,8 @@ def check_ranks(group: ProcessGroup, values: Mapping[str, str], folder: RunFolde
     """
     path = folder.path.absolute()
     mark = path / MARK
-    group.agree(mark.touch)
-    first = group.agree(lambda: dict(values))
+    group.broadcast(mark.touch)
+    first = group.broadcast(lambda: dict(values))
     wrong = [key for key in {**first, **values} if first.get(key) != values.get(key)]
 
     def check() -> None:
@@ -146,7 +146,7 @@ def _run_follower(job: WeightTraining, run_name: str, group: ProcessGroup) -> No
             except KeyboardInterrupt as stopped:
                 raise SystemExit(0) from stopped
             except TutelageError as error:
-                if group.goes_on():
+                if group.is_main_alive():
                     raise RunError(f"rank {group.rank} of {group.size}: {error}") from error
                 raise SystemExit(0) from error
             finally:

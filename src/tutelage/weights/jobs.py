@@ -22,7 +22,7 @@ from tutelage.runs.metrics import long_prompt_warning
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
 from tutelage.weights.following import launch_ranks, run_rank
-from tutelage.weights.kinds import training
+from tutelage.weights.kinds import make_job
 from tutelage.weights.memory import Footprint, check_model_fits
 from tutelage.weights.paths import find_checkpoint
 from tutelage.weights.placement import LocalPlacement, PlaySettings, check_workers
@@ -43,7 +43,7 @@ def train(
     several ranks, all call this function: rank 0 writes the folder, and every rank gets the result.
     """
     check_loggers(resolved.config.trainer.logger)
-    job = training(resolved, inputs)
+    job = make_job(resolved, inputs)
     with launch_ranks(job, folder) as group:
         if group.size == 1:
             return lifecycle.start(job, folder, progress)
@@ -63,7 +63,7 @@ def resume(
     is set.
     """
     kind_name(folder)  # raises where there is no run
-    job = training(Resolved.from_json(folder.config.read_text()), inputs)
+    job = make_job(Resolved.from_json(folder.config.read_text()), inputs)
 
     def resume_run() -> JSON:
         return lifecycle.resume(type(job), folder, progress, job, allow_changes=allow_changes)
@@ -82,15 +82,15 @@ def dry_run(
     config = resolved.config
     check_loggers(config.trainer.logger)
     if config.output is not None:
-        lifecycle.check_folder(training(resolved), RunFolder(Path(config.output)))
+        lifecycle.check_folder(make_job(resolved), RunFolder(Path(config.output)))
     if (start := config.trainer.resume_from_path) is not None:
         find_checkpoint(Path(start))
     check_workers(config)
     check_model_fits(config)
-    setting = training(resolved).make_inputs()
-    footprint = Footprint.loaded(setting)
+    setting = make_job(resolved).make_inputs()
+    footprint = Footprint.from_inputs(setting)
     footprint.check()
-    log(f"memory: {footprint.words()}")
+    log(f"memory: {footprint.describe()}")
     for warning in setting.notes():
         logger.warning(warning)
     if setting.sft_dataset is not None:

@@ -34,14 +34,14 @@ class Footprint:
     gpu: bool
 
     @classmethod
-    def loaded(cls, inputs: TrainingInputs) -> Self:
+    def from_inputs(cls, inputs: TrainingInputs) -> Self:
         """Create the estimate for a training with loaded policies."""
         policies = [inputs.policy, *inputs.others.values()]
         trained = [p.numel() for policy in policies for p in policy.parameters() if p.requires_grad]
         count = sum(policy.count() for policy in policies)
         return cls(inputs.config, count, sum(trained), inputs.choice.device.type == "cuda")
 
-    def bytes(self) -> int:
+    def required_bytes(self) -> int:
         """Return the required memory of rank 0 in bytes."""
         machine, config = detect_machine(), self.config
         share = machine.nodes * machine.ranks if self.parameters >= SMALL_MODEL else 1
@@ -50,15 +50,15 @@ class Footprint:
             size += 4 * (self.trained if config.ref.path is None else self.parameters)
         return size // share + 4 * self.parameters * (share > 1) + 2 * self.parameters * self.gpu
 
-    def room(self) -> int:
+    def available_bytes(self) -> int:
         """Return the memory of a GPU or a rank's share of main memory in bytes, or 0 if unknown."""
         if self.gpu:
             return torch.cuda.get_device_properties(0).total_memory
         return detect_machine().memory // detect_machine().ranks
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Describe the required and the available memory of rank 0."""
-        size, room = (f"{n / 1e9:.3g} GB" for n in (self.bytes(), self.room()))
+        size, room = (f"{n / 1e9:.3g} GB" for n in (self.required_bytes(), self.available_bytes()))
         return (
             f"{size} for weights, gradients and optimizer, beside activations and libraries; "
             f"a {'GPU' if self.gpu else 'rank'} has {room}"
@@ -66,10 +66,10 @@ class Footprint:
 
     def check(self) -> None:
         """Raise `RunError` if the training does not fit into memory."""
-        if 0 < self.room() < self.bytes():
+        if 0 < self.available_bytes() < self.required_bytes():
             raise RunError(
                 f"a model of {self.parameters / 1e9:.2f} billion parameters does not fit in "
-                f"memory: it needs {self.words()}. Use model.lora.rank=16, more memory or GPUs "
+                f"memory: it needs {self.describe()}. Use model.lora.rank=16, more memory or GPUs "
                 "(torchrun), or a smaller model"
             )
 
@@ -77,7 +77,7 @@ class Footprint:
 def check_model_fits(config: RunConfig) -> None:
     """Raise `RunError` if the configured model does not fit into memory, without loading it."""
     path, lora = config.model.path, config.model.lora
-    described = path and DescribedModel.of(Path(local_folder(path)).expanduser())
+    described = path and DescribedModel.from_folder(Path(local_folder(path)).expanduser())
     if described:
         count = trained = described.count()
         if lora.rank:

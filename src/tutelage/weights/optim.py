@@ -67,7 +67,7 @@ def make_optimizer(
     optim: OptimizerConfig,
     kind: Kind = "adamw",
     group: ProcessGroup = ONE_PROCESS,
-    apart: str | None = None,
+    prefix: str | None = None,
 ) -> Optimizer:
     """Create the optimizer configured by `actor.optim` or `critic.optim`.
 
@@ -78,7 +78,7 @@ def make_optimizer(
     if kind == "muon":  # embedding and head are outside of the transformer's blocks
         blocks = ("layers.", ".h.", "blocks.")
         matrices = [t for n, t in parameters if t.ndim == 2 and any(part in n for part in blocks)]
-    alone = [t for n, t in parameters if apart is not None and n.startswith(apart)]
+    alone = [t for n, t in parameters if prefix is not None and n.startswith(prefix)]
     chosen = {id(t) for t in (*matrices, *alone)}
     rest = [t for _, t in parameters if id(t) not in chosen]
     lr, decay = optim.lr, optim.weight_decay

@@ -15,7 +15,7 @@ from tutelage.config import Resolved, RunConfig
 from tutelage.config.keys import flatten
 from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.policy.sources import folder_error
-from tutelage.runs.folder import RunFolder, every, is_locked
+from tutelage.runs.folder import RunFolder, is_locked, list_runs
 from tutelage.weights import checkpoint
 from tutelage.weights.config.extensions import has_critic
 
@@ -69,7 +69,7 @@ def find_resumable(resolved: Resolved) -> Path | None:
     trainer = resolved.config.trainer
     if trainer.experiment_name is None or trainer.resume_mode != "auto":
         return None
-    for folder in every():
+    for folder in list_runs():
         try:
             changed = changed_keys(resolved, folder)
         except (OSError, ValueError, TutelageError):

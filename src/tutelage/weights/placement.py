@@ -53,7 +53,7 @@ Tell = Callable[[str, str, JSON], None]
 class RolloutPool(Protocol):
     """Rollout workers outside of this process, started before a run begins and ended after it."""
 
-    remarks: Callable[[], list[str]]
+    warnings: Callable[[], list[str]]
     """Describe the differences of workers that may change rollouts."""
     placement: Callable[[Callable[[str], Policy], Tell], LocalPlacement]
     """Return the placement of a run's rollouts on these workers, given a function that returns a
@@ -132,7 +132,7 @@ class LocalPlacement:
             )
         engine = self._get_engine(POLICY, options.invariant, config.rollout.schedule)
         return Runner(
-            setting.agent(options.temperature, with_tools=options.with_tools),
+            setting.make_agent(options.temperature, with_tools=options.with_tools),
             EngineModelProvider(engine, setting.policy.codec),
             setting.limits(options.run_id, options.mode),
             reward=setting.reward,

@@ -57,7 +57,7 @@ def run_rl(ctx: TrainingRun, run: Run, phase: str = RL, config: RunConfig | None
     ctx.optimizer = ctx.restore(loop)
     lines = run.folder.read_metrics() if state.phase_step else ()
     steps = [line for line in lines if line["phase"] == phase]
-    while not (ctx.ended(RL, limit) if phase == RL else state.phase_step >= (control_steps or 0)):
+    while not (ctx.is_over(RL, limit) if phase == RL else state.phase_step >= (control_steps or 0)):
         state.tick += 1
         start = time.perf_counter()
         groups, values = loop.step(state.phase_step)
@@ -72,7 +72,7 @@ def run_rl(ctx: TrainingRun, run: Run, phase: str = RL, config: RunConfig | None
             "time/update": seconds - values["time/rollout"],
             "tokens_per_second": values["rollout/tokens"] * len(groups.played) / seconds,
         }
-        rewriting = setting.policy.codec.thoughts.rewriting
+        rewriting = setting.policy.codec.thoughts.describe_rewriting
         if values.get("rollout/rows", 1.0) > 1 and rewriting:
             ctx.warn_once(f"a rollout has several training rows: the chat template {rewriting}")
         _validate(ctx, phase, values)
@@ -134,7 +134,7 @@ def _make_learners(ctx: TrainingRun, config: RunConfig) -> dict[str, Learner]:
             config,
             setting.choice.numerics,
             fresh=fresh,
-            start=starts.get(name),
+            initial_weights=starts.get(name),
             name=name,
             group=setting.group,
         )

@@ -21,7 +21,7 @@ from tutelage.runs.metrics import check_equal_failures
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Mode, Rollout, Task
 from tutelage.weights.checkpoint import RL
-from tutelage.weights.inputs import drawn
+from tutelage.weights.inputs import count_drawn
 from tutelage.weights.run import TrainingRun
 
 BASELINE, REFILL = "baseline", "refill"
@@ -49,7 +49,7 @@ class RolloutGroups:
 def play_groups(ctx: TrainingRun, phase: str, config: RunConfig, step: int) -> RolloutGroups:
     """Play the rollouts of one step of reinforcement learning."""
     start = time.perf_counter()
-    size = drawn(ctx.setting, step + 1) - drawn(ctx.setting, step)
+    size = count_drawn(ctx.setting, step + 1) - count_drawn(ctx.setting, step)
     rule = config.algorithm.filter_groups
     chains, warm = ctx.setting.config.agent.num_chains, ctx.setting.config.rollout.temperature
     apart = "" if phase == RL else phase

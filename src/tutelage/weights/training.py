@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tutelage import files
 from tutelage.environments.start import write_demonstrations
-from tutelage.errors import RunError, counted
+from tutelage.errors import RunError, pluralize
 from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
 from tutelage.resources import POLICY, SHIPPED
@@ -31,7 +31,7 @@ from tutelage.weights.checkpoint import BEST, COLD, CONTROL, DROPPED, RL, SFT
 from tutelage.weights.cold_start import run_cold_start
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.config.resolve import CHECKPOINTS
-from tutelage.weights.cost import estimate_time, planned
+from tutelage.weights.cost import describe_plan, estimate_time
 from tutelage.weights.inputs import TrainingInputs, step_limit
 from tutelage.weights.measure import run_measurement
 from tutelage.weights.memory import Footprint, check_model_fits
@@ -88,7 +88,7 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
                 "such as checkpoints/step_000040, or raise trainer.total_training_steps (--steps)"
             )
         check_models(work.setting.policy, config)
-        footprint = Footprint.loaded(work.setting)
+        footprint = Footprint.from_inputs(work.setting)
         footprint.check()
         # A checkpoint has the weights twice, AdamW's numbers of what is trained, and a critic.
         size = 8 * (footprint.parameters + footprint.trained)
@@ -110,12 +110,12 @@ def record_start(inputs: TrainingInputs, folder: RunFolder) -> None:
         write_demonstrations(folder.path / IMITATED, inputs.imitated)
     if inputs.config.model.path in (None, SHIPPED):
         inputs.policy.save(folder.checkpoints / "initial", replace=True)
-        checkpoint.seal(folder.checkpoints / "initial")
+        checkpoint.write_checksums(folder.checkpoints / "initial")
 
 
 def _load_run(job: WeightTraining, folder: RunFolder, progress: Progress) -> TrainingRun:
     """Load an existing run from its last checkpoint, and truncate its metrics and events."""
-    first, kept = folder.checkpoints / "initial", checkpoint.complete(folder)
+    first, kept = folder.checkpoints / "initial", checkpoint.list_complete(folder)
     if first.is_dir() or (kept and job.resolved.config.model.path in (None, SHIPPED)):
         checkpoint.verify_checksums(first)
     imitated = folder.path / IMITATED
@@ -181,7 +181,7 @@ def _rewind(ctx: TrainingRun, folder: RunFolder, progress: Progress) -> None:
                 f"of the first {steps} steps by their number"
             )
     folder.result.unlink(missing_ok=True)
-    for path in checkpoint.complete(folder) if trained else ():
+    for path in checkpoint.list_complete(folder) if trained else ():
         if path > trained[-1]:
             shutil.rmtree(path, ignore_errors=True)
     left = [e for e in folder.read_events() if e.get("event") != "phase_end"]
@@ -189,7 +189,7 @@ def _rewind(ctx: TrainingRun, folder: RunFolder, progress: Progress) -> None:
         write_text(folder.events, "".join(json.dumps(event) + "\n" for event in left))
 
 
-def introduce(ctx: TrainingRun) -> None:
+def show_summary(ctx: TrainingRun) -> None:
     """Show device, policy, planned rollouts and updates, and the run folder."""
     setting, notes = ctx.setting, ctx.resolved.notes
     ctx.expected = dict.fromkeys(name for name, _ in list_phases(ctx))
@@ -203,16 +203,16 @@ def introduce(ctx: TrainingRun) -> None:
         facts["start"] = "shipped, it mostly guesses (`--from-scratch`: from random weights)"
     if setting.environment is not None:
         facts["environment"] = setting.environment.name
-    footprint = Footprint.loaded(setting)
+    footprint = Footprint.from_inputs(setting)
     if setting.group.size > 1 or footprint.parameters >= machine.SMALL_MODEL:
-        facts["memory"] = footprint.words()
+        facts["memory"] = footprint.describe()
     if setting.shown is not None:
         ctx.state.results.setdefault("demonstrations_from", setting.shown.origin)
-        count, sft = counted(len(setting.shown.train), "row"), setting.config.sft
+        count, sft = pluralize(len(setting.shown.train), "row"), setting.config.sft
         steps = f"in {sft.max_steps + sft.cooldown_steps} steps of {sft.batch_size}"
         facts["demonstrations"] = f"{setting.shown.origin}; {count}, {steps}"
     if setting.config.algorithm.name == "rl":
-        facts |= planned(setting, ctx.expected)
+        facts |= describe_plan(setting, ctx.expected)
     facts |= estimate_time(ctx)
     facts |= {"saves": notes[CHECKPOINTS]}
     if setting.environment is None:
@@ -252,7 +252,7 @@ def list_phases(ctx: TrainingRun) -> list[Phase]:
     return out
 
 
-def leave(ctx: TrainingRun, phase: str) -> None:
+def finish_phase(ctx: TrainingRun, phase: str) -> None:
     """Save the results of a finished phase, and write a checkpoint."""
     state, setting, folder = ctx.state, ctx.setting, ctx.run.folder
     state.seconds[phase] = ctx.elapsed() - ctx.phase_began

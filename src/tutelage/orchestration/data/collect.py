@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 
 from tutelage.config.fields import Count, RunSettings
-from tutelage.errors import ConfigError, DataError, EngineError, TutelageError, counted
+from tutelage.errors import ConfigError, DataError, EngineError, TutelageError, pluralize
 from tutelage.orchestration.data.synthetic import builtin_graph, generate, to_graph
 from tutelage.orchestration.data.workflows import read_workflows
 from tutelage.orchestration.execution.config import WorkConfig
@@ -71,7 +71,7 @@ async def collect(
         errors = [error for each in executions if (error := each.server_error) is not None]
         if errors and len(errors) == len(executions):
             raise EngineError(
-                f"no worker server answered in {counted(len(errors), 'execution')}; first error: "
+                f"no worker server answered in {pluralize(len(errors), 'execution')}; first error: "
                 f"{errors[0].message}. Executions without an answer are not logged"
             )
         gathered += done
@@ -119,7 +119,7 @@ class CollectConfig(WorkConfig, RunSettings):
 def run_collection(
     config: CollectConfig,
     *,
-    note: Callable[[str], None],
+    on_start: Callable[[str], None],
     on_done: Callable[[Execution | TutelageError], None] | None = None,
 ) -> tuple[JSON, Path, Path]:
     """Collect executions in a run folder; return the totals, the log file and the folder.
@@ -139,8 +139,8 @@ def run_collection(
     plans = [workflow.plan for workflow in workflows]
     system = config.make_system(pool, catalog, plans)
     logger = ExecutionLogger(config.output_dir, workers=pool.workers)
-    note(f"workers: {describe_pool(pool)}")
-    note("plans: those that the instructions were made from")
+    on_start(f"workers: {describe_pool(pool)}")
+    on_start("plans: those that the instructions were made from")
     done: list[JSON] = []
 
     async def execute_plans() -> JSON:
@@ -152,7 +152,7 @@ def run_collection(
     def work(run: Run) -> JSON:
         system.recorder = ExecutionRecorder(run.writer, run.id, label=RECIPE)
         logger.run_id = run.id
-        done.append(run_virtual(execute_plans(), jumps=pool.mock))
+        done.append(run_virtual(execute_plans(), virtual=pool.mock))
         run.log({"phase": RECIPE, "step": 0, **done[0]})
         return {"status": "succeeded", **done[0], "log": str(logger.path)}
 

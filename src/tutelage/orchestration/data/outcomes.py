@@ -292,7 +292,7 @@ def simulate_outcomes(
         )
         rows.append([])
         for worker in pool.workers:
-            if worker.can(*work.labels):
+            if worker.supports(*work.labels):
                 answer = pool.draw(worker, work)
                 numbers = (float(answer.correct or False), answer.cost, answer.seconds)
                 rows[-1].append((*numbers, float(answer.tokens_out)))

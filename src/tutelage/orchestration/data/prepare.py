@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tutelage.errors import DataError, counted
+from tutelage.errors import DataError, pluralize
 from tutelage.files import write_files
 from tutelage.orchestration.data.rows import objects, read_rows
 from tutelage.orchestration.data.synthetic import builtin_graph
@@ -61,7 +61,7 @@ def prepare(
                 best[workflow.instruction] = (price, workflow)
     if not best:
         raise DataError(
-            f"0 of {counted(executions, 'execution')} succeeded, so there is nothing to train "
+            f"0 of {pluralize(executions, 'execution')} succeeded, so there is nothing to train "
             "on; collect more executions or use better workers"
         )
     workflows = [workflow for _, workflow in best.values()]

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, AliasPath, Field, TypeAdapter, model_validator
 
-from tutelage.errors import DataError, counted
+from tutelage.errors import DataError, pluralize
 from tutelage.orchestration.data.rows import (
     AsText,
     FileRecord,
@@ -229,7 +229,7 @@ def parse_workflow(row: Mapping[str, Any], catalog: Catalog | None = None) -> Wo
         tool = str(named) if isinstance(named, str) else f"type {named}"
         if isinstance(named, int) and catalog is not None:
             if named >= len(catalog):
-                has = f"the catalog has {counted(len(catalog), 'tool')}, numbered from 0"
+                has = f"the catalog has {pluralize(len(catalog), 'tool')}, numbered from 0"
                 raise DataError(f"task_types[{index}] is {named}, but {has}")
             tool = catalog.names[named]
         tools.append(tool)

@@ -29,7 +29,7 @@ from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.evaluation.rewards import Preset
 from tutelage.orchestration.execution.executor import ExecutionLimits, ExecutorSettings
 from tutelage.orchestration.execution.permission import Permit
-from tutelage.orchestration.execution.pools.tools import ToolPool, described
+from tutelage.orchestration.execution.pools.tools import ToolPool, describe_tools
 from tutelage.orchestration.execution.stored import ExecutionLogger
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
@@ -45,7 +45,7 @@ from tutelage.tools.tool import DEFAULT_TIMEOUT, Tool
 from tutelage.types import JSON
 
 _ROUTERS: dict[str, Callable[[], Router]] = {
-    "cheapest": routing.cheapest,
+    "cheapest": routing.cheapest_router,
     "accurate": routing.accurate_router,
 }
 """Routers without parameters, by name."""
@@ -111,7 +111,7 @@ class ToolsConfig(PlanningConfig):
             return self.read_catalog()
         if self.catalog is not None:
             raise ConfigError("--catalog cannot be used with --tools or --mcp; remove one")
-        return Catalog(described(tools))
+        return Catalog(describe_tools(tools))
 
     def select_pool(self, tools: Mapping[str, Tool], permit: Permit | None = None) -> WorkerPool:
         """Return a pool of the given tools, or the worker pool if there are no tools."""
@@ -164,7 +164,7 @@ class WorkConfig(PlanningConfig):
             workers = [worker.name for worker in pool.workers]
             if unknown := [worker for worker in order if worker not in workers]:
                 raise ConfigError(f"unknown worker {unknown[0]!r} in --router; use {workers!r}")
-            router = routing.cascade(order)
+            router = routing.cascade_router(order)
         elif Path(name).is_file():
             from tutelage.orchestration.routing.router import load_router
 

@@ -118,7 +118,7 @@ class ExecutionRecorder:
         time in seconds."""
         failure = None
         if not execution.success:
-            lost = [node for node in execution.nodes if not node.kept]
+            lost = [node for node in execution.nodes if not node.is_ok]
             message = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
             late = execution.reason == DEADLINE
             cause = FailureCause.TIMEOUT if late else FailureCause.AGENT_ERROR
@@ -133,7 +133,7 @@ class ExecutionRecorder:
             self.label,
             calls=_make_calls(execution, sampling, start + plan),
             answer="\n\n".join(execution.answers.values()) or None,
-            reward=execution.earned(self.preset) if judged else None,
+            reward=execution.compute_reward(self.preset) if judged else None,
             failure=failure,
             seconds=execution.wall_seconds + plan,
             started=start,
@@ -252,7 +252,7 @@ def _spans(execution: Execution, rollout: Rollout, start: float, plan: float) ->
             names.NODE: node.node,
             names.NODE_STATUS: node.status,
             names.WORKER: node.worker,
-            names.ERROR_TYPE: None if node.kept else node.reason or node.status,
+            names.ERROR_TYPE: None if node.is_ok else node.reason or node.status,
             names.TOOL_ARGUMENTS: called[-1].arguments if called else None,
             names.TOOL_RESULT: called[-1].output if called else None,
             **shared,
@@ -273,7 +273,7 @@ def _spans(execution: Execution, rollout: Rollout, start: float, plan: float) ->
                 end_ns=max(started, ended) + node.node,
                 attributes={name: value for name, value in attributes.items() if value is not None},
                 events=decisions,
-                status="ok" if node.status == "succeeded" else "unset" if node.kept else "error",
+                status="ok" if node.status == "succeeded" else "unset" if node.is_ok else "error",
             )
         )
     return spans
@@ -342,7 +342,7 @@ class ExecutionLogger:
         """Append an execution to the log and return the line. The result can be a mapping of its
         fields. Raises `DataError` if the planner outputs contain no valid plan and `RewardError` if
         the result is invalid."""
-        result, clock = ExecutionResult.read(execution_result), self._clock()
+        result, clock = ExecutionResult.validate(execution_result), self._clock()
         own = result if isinstance(result, Execution) else None
         workers = self._workers or (() if own is None else own.workers)
         row: dict[str, Any] = {

@@ -29,7 +29,7 @@ from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import NoPlanError, Plan
-from tutelage.orchestration.routing.contract import Router, cheapest
+from tutelage.orchestration.routing.contract import Router, cheapest_router
 from tutelage.seeds import SeedTree
 from tutelage.store import Store
 from tutelage.types import Sampling
@@ -85,7 +85,7 @@ class OrchestrationSystem:
         self.pool: WorkerPool = SimulatedPool(classic()) if pool is None else pool
         self.executor = Executor(
             self.pool,
-            cheapest() if router is None else router,
+            cheapest_router() if router is None else router,
             verifiers=verifiers,
             settings=settings,
             catalog=catalog,
@@ -109,7 +109,7 @@ class OrchestrationSystem:
 
         # A planner that calls a server needs real time.
         real = self._realtime or hasattr(self.planner, "aplan")
-        return run_virtual(run(), jumps=self.pool.mock and not real)
+        return run_virtual(run(), virtual=self.pool.mock and not real)
 
     async def aexecute(
         self,
@@ -152,10 +152,10 @@ class OrchestrationSystem:
             self.recorder(result, sampling, began, planning)
         return result
 
-    def check(self, plan: Plan, budget: float | None = None, *, begun: bool = False) -> None:
+    def check(self, plan: Plan, budget: float | None = None, *, started: bool = False) -> None:
         """Raise the errors that `execute` would raise for this plan before any cost. The arguments
         are not checked if the execution was started before and is resumed from its journal."""
-        self.executor.check(plan, Budget(budget), begun=begun)
+        self.executor.check(plan, Budget(budget), started=started)
 
     async def _make_plan(self, instruction: str, budget: Budget) -> Plan:
         make = getattr(self.planner, "aplan", None)  # for planners that call a server

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
-from tutelage.errors import ConfigError, DataError, counted
+from tutelage.errors import ConfigError, DataError, pluralize
 from tutelage.orchestration.data.rows import read_as, read_json
 from tutelage.orchestration.execution.workers import Worker, WorkerPool, check_workers
 from tutelage.orchestration.plan.catalog import Catalog
@@ -99,6 +99,6 @@ def worker_to_json(worker: Worker) -> dict[str, Any]:
 def describe_pool(pool: WorkerPool) -> str:
     """Return a description of the pool: the number of workers, and whether they are simulated."""
     if any(worker.tool for worker in pool.workers):
-        return f"{counted(len(pool.workers), 'tool')} that run here"
+        return f"{pluralize(len(pool.workers), 'tool')} that run here"
     where = "SIMULATED: no model is asked; real ones with --pool openai --workers FILE"
-    return f"{counted(len(pool.workers), 'worker')}, {where if pool.mock else 'real, over HTTP'}"
+    return f"{pluralize(len(pool.workers), 'worker')}, {where if pool.mock else 'real, over HTTP'}"

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from tutelage.bounded import parse_json
 from tutelage.errors import DataError
-from tutelage.orchestration.plan.dag import Plan, map_strings, references
+from tutelage.orchestration.plan.dag import Plan, find_references, map_strings
 from tutelage.tools.schema import ArgumentError, resolve_ref
 from tutelage.tools.tool import Tool
 from tutelage.types import JSON
@@ -32,12 +32,12 @@ _DEPTH = 8
 """Maximum depth of nested unions."""
 
 
-def fill(value: object, lookup: Callable[[re.Match[str]], str]) -> object:
+def fill_references(value: object, lookup: Callable[[re.Match[str]], str]) -> object:
     """Replace the references in an argument, also inside lists and objects."""
     return map_strings(value, lambda text: _REFERENCE.sub(lookup, text))
 
 
-def member(output: str, path: str) -> tuple[object, str]:
+def get_member(output: str, path: str) -> tuple[object, str]:
     """Return the value at a path in a JSON output, and the rest of the path if the value does not
     exist."""
     steps = re.findall(STEP, path)
@@ -70,7 +70,7 @@ def resolve_arguments(args: Mapping[str, object], outputs: Mapping[int, str], to
         number, path = int(match[1]), match[2]
         if number not in outputs:
             raise ArgumentError(f"node {number}, which it takes a value from, has no output")
-        value, left = member(outputs[number], path)
+        value, left = get_member(outputs[number], path)
         inside = path.removesuffix(left).removeprefix(".")
         place = f"{inside!r} in the output" if inside else "the output"
         name = re.findall(STEP, left)[0].strip(".[]") if left else ""
@@ -162,7 +162,7 @@ def _find_error(plan: Plan, index: int, tools: Mapping[str, Tool]) -> str:
     words += [f"missing argument {n!r}" for n in needed if n not in node.arguments]
     if words:
         return f"{where}: {'; '.join(words)}; it takes {', '.join(known) or 'nothing'}"
-    if not references(node.arguments):
+    if not find_references(node.arguments):
         try:
             tool.signature.read(as_text(resolve_arguments(node.arguments, {}, tool)))
         except ArgumentError as error:

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from pydantic import ConfigDict
 
-from tutelage.errors import DataError, counted
+from tutelage.errors import DataError, pluralize
 from tutelage.orchestration.arguments import check_type
 
 PLANS = "the planning model"
@@ -26,7 +26,7 @@ PLANS = "the planning model"
 REFERENCE = re.compile(r"<node-(\d+)>")
 
 
-def references(value: object) -> tuple[int, ...]:
+def find_references(value: object) -> tuple[int, ...]:
     """Return the sorted indices of the nodes that an argument references, at any depth."""
     text = json.dumps(map_strings(value, str), default=str)
     return tuple(sorted({int(number) for number in REFERENCE.findall(text)}))
@@ -81,7 +81,7 @@ class Node:
     @property
     def parents(self) -> tuple[int, ...]:
         """Indices of the nodes that must end before this node starts, ascending."""
-        return tuple(sorted({*references(self.arguments), *self.after}))
+        return tuple(sorted({*find_references(self.arguments), *self.after}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def check_dag(dependencies: Sequence[Sequence[int]]) -> tuple[int, ...]:
         if lost := [parent for parent in parents if not 0 <= parent < count]:
             raise DataError(
                 f"node {child} depends on node {lost[0]!r}, and the plan has "
-                f"{counted(count, 'node')}, numbered from 0; name a node that exists"
+                f"{pluralize(count, 'node')}, numbered from 0; name a node that exists"
             )
     try:
         return tuple(TopologicalSorter(dict(enumerate(dependencies))).static_order())

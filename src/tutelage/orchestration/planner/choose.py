@@ -70,7 +70,7 @@ def choose_plan(
         try:
             model, source = trained_planner(config.checkpoint, catalog)
             made = model.plan_all([instruction])[0]
-            plan = made.sure(config.min_confidence)
+            plan = made.accept(config.min_confidence)
         except (NoPlanError, MissingExtraError) as error:
             if llm is None:
                 raise type(error)(f"{error}. {_WAYS}") from error

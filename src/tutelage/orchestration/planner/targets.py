@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tutelage.errors import DataError, counted
+from tutelage.errors import DataError, pluralize
 from tutelage.orchestration.arguments import check_type
 from tutelage.orchestration.data.workflows import Workflow, build_catalog, parse_workflow
 from tutelage.orchestration.plan.catalog import Catalog
@@ -45,7 +45,7 @@ class Vocabulary:
     workers: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, workflows: Sequence[Workflow], catalog: Catalog | None = None) -> Vocabulary:
+    def build(cls, workflows: Sequence[Workflow], catalog: Catalog | None = None) -> Vocabulary:
         """Create the vocabulary of a training set. The default catalog has the tools of the
         workflows. Worker number k is named `worker k`. Raises `DataError` if worker names and
         worker numbers are mixed."""
@@ -75,7 +75,7 @@ class PlanTargets(NamedTuple):
     lengths_B: Tensor
 
     @classmethod
-    def of(cls, workflows: Sequence[Workflow], vocabulary: Vocabulary) -> PlanTargets:
+    def build(cls, workflows: Sequence[Workflow], vocabulary: Vocabulary) -> PlanTargets:
         """Create the targets of workflows. Raises `DataError` if a tool or worker is unknown."""
         tools = [[vocabulary.catalog.index(tool) for tool in w.tools] for w in workflows]
         names = vocabulary.workers
@@ -119,7 +119,7 @@ class PlanTargets(NamedTuple):
         names, end = vocabulary.catalog.names, len(vocabulary.catalog)
         tools = [_to_indices("task_types", row, names, end) for row in targets["task_types"]]
         if len(tools) != count:
-            given = f"{counted(len(tools), 'plan')} for {counted(count, 'instruction')}"
+            given = f"{pluralize(len(tools), 'plan')} for {pluralize(count, 'instruction')}"
             raise DataError(f"wrong number of targets: got {given}")
         workers: list[list[int]] = [[]] * count
         if (chosen := targets.get("model_selections")) is not None:
@@ -210,8 +210,8 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
                 self.workflows.append(parse_workflow(row))
             except DataError as error:
                 raise DataError(f"workflow {k}: {error}") from error
-        self.vocabulary = Vocabulary.of(self.workflows)
-        self._targets = PlanTargets.of(self.workflows, self.vocabulary)
+        self.vocabulary = Vocabulary.build(self.workflows)
+        self._targets = PlanTargets.build(self.workflows, self.vocabulary)
 
     def __len__(self) -> int:
         return len(self.workflows)

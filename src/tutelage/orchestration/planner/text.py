@@ -98,7 +98,7 @@ class TextBatch:
     """True for words, False for padding."""
 
     @classmethod
-    def of(cls, texts: Sequence[Features]) -> TextBatch:
+    def make(cls, texts: Sequence[Features]) -> TextBatch:
         """Concatenate texts into a batch for `EmbeddingBag`."""
         sizes = np.asarray([len(t.ids) for t in texts], dtype=np.int64)
         counts = np.asarray([len(t.words) for t in texts], dtype=np.int64)
@@ -129,7 +129,7 @@ class SparseRows(NamedTuple):
     values_F: Tensor
 
     @classmethod
-    def of(cls, texts: Sequence[Features], weights: Tensor) -> SparseRows:
+    def make(cls, texts: Sequence[Features], weights: Tensor) -> SparseRows:
         """Convert texts to unit vectors of their features, weighted by `weights` (BUCKETS,)."""
         pairs = [_unit_vector(text, weights.numpy()) for text in texts]
         sizes = np.cumsum([len(ids) for ids, _ in pairs])

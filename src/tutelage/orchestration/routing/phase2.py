@@ -87,7 +87,7 @@ class Phase2Data:
     """True if the test rows are not part of `known`, so no predictor is fitted on them."""
 
     @staticmethod
-    def of(
+    def from_table(
         table: OutcomeTable,
         scenario: Scenario,
         settings: Phase2Settings,
@@ -99,8 +99,8 @@ class Phase2Data:
         train, val, own = table.split(seeds, held_out=test is None)
         predictor, support = OutcomePredictor.fit(train, seeds)
         return Phase2Data(
-            QueryTable.of(train, predictor, scenario, support),
-            QueryTable.of(val, predictor, scenario),
+            QueryTable.from_table(train, predictor, scenario, support),
+            QueryTable.from_table(val, predictor, scenario),
             own if test is None else test,
             RewardTerms(settings.reward, settings.weights, settings.max_steps_per_episode),
             table,
@@ -160,7 +160,7 @@ def train_phase2(
     earlier = None if checkpoint is None else read_checkpoint(checkpoint)
     phase1 = earlier and earlier.get("phase1", earlier)
     folder.mkdir(parents=True, exist_ok=True)
-    world = Phase2Data.of(table, scenario, settings, seeds, test_outcomes)
+    world = Phase2Data.from_table(table, scenario, settings, seeds, test_outcomes)
     if leaks := world.leaks:
         warn(
             f"{len(leaks)} of {len(world.test)} test queries are also in the training data, word "
@@ -203,7 +203,7 @@ class _Phase2Training:
         """Run one update. Every `validate_every` updates, validate and write a checkpoint."""
         settings, number = self.settings, len(self.result.history) - 1
         seeds, terms, train = self.seeds.child("update", number), self.world.terms, self.world.train
-        flows = WorkflowBatch.draw(train, settings.workflows_of(number), seeds.child("workflows"))
+        flows = WorkflowBatch.draw(train, settings.num_workflows(number), seeds.child("workflows"))
         left = 1.0 - number / settings.updates
         for group, first in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = left * first
@@ -291,7 +291,7 @@ class _Phase2Training:
             predictor, known = world.train.predictor, world.train.table
             if world.apart:
                 predictor, known = shipped, world.known
-            query_table = QueryTable.of(world.test, predictor, world.train.scenario)
+            query_table = QueryTable.from_table(world.test, predictor, world.train.scenario)
             place = seeds.child("test")
             flows = WorkflowBatch.draw(query_table, settings.test_workflows, place, GROUPS)
             trained = settings.algorithm == "PPO"

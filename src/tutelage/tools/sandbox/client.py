@@ -233,7 +233,7 @@ class _Session:
             size = HEADER.unpack(await self.reader.readexactly(HEADER.size))[0]
             if size > self.longest:
                 return None
-            reply = parse_json(await self.reader.readexactly(size), deepest=_DEEPEST)
+            reply = parse_json(await self.reader.readexactly(size), max_depth=_DEEPEST)
         except (asyncio.IncompleteReadError, ConnectionError, ValueError):
             return None
         return reply if isinstance(reply, dict) else None

@@ -72,9 +72,13 @@ def unused_keys(
     readers: dict[str, list[str]] = {}  # of what another estimator or loss reads
     for key, registry in ((ESTIMATOR, ESTIMATORS), (LOSS, LOSSES)):
         rule = registry.load_or_none(get(config, key))
-        own = {*rule.reads} if rule else {read for one in registry.values() for read in one.reads}
+        own = (
+            {*rule.config_keys}
+            if rule
+            else {read for one in registry.values() for read in one.config_keys}
+        )
         for name, other in registry.items():
-            for read in {*other.reads} - own:
+            for read in {*other.config_keys} - own:
                 readers.setdefault(read.rstrip("."), []).append(f"{key}={name}")
     found = {
         key: [

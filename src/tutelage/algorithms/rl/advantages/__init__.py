@@ -70,7 +70,7 @@ def estimate_advantages(
     for key, value in (("gamma", gamma), ("lam", lam)):
         if not 0.0 <= value <= 1.0:
             raise ConfigError(f"algorithm.{key}={value!r} must be between 0 and 1")
-    places = TokenSlots.of(mask_BT, rollouts_B)
+    places = TokenSlots.build(mask_BT, rollouts_B)
     index = places.index
     rewards_NL, final_N = places.pack_rewards(rewards_BT)
     group_N, groups = (None, 0) if groups_B is None else places.groups(groups_B)

@@ -29,7 +29,7 @@ def count_groups(
 ) -> tuple[int, int, int]:
     """Return the numbers of all groups, of groups with fewer than two rollouts, and of larger
     groups with equal rewards; arguments as in `estimate_advantages`."""
-    places = TokenSlots.of(mask_BT, rollouts_B)
+    places = TokenSlots.build(mask_BT, rollouts_B)
     _, final_N = places.pack_rewards(rewards_BT)
     group_N, groups = places.groups(groups_B)
     sizes_G = torch.bincount(group_N, minlength=groups)

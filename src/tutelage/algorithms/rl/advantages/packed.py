@@ -67,10 +67,10 @@ class TokenSlots:
     index: RolloutIndex
 
     @staticmethod
-    def of(mask_BT: Tensor, rollouts_B: Ids | None) -> TokenSlots:
+    def build(mask_BT: Tensor, rollouts_B: Ids | None) -> TokenSlots:
         """Compute the position of every trained token: its rollout, and the number of earlier
         trained tokens."""
-        index = RolloutIndex.of(mask_BT, rollouts_B)
+        index = RolloutIndex.build(mask_BT, rollouts_B)
         mask_BT = index.mask_BT
         order_B = index.rollout_B.argsort(stable=True)
         sorted_lengths_B = mask_BT.sum(dim=1)[order_B]

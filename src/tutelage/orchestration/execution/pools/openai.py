@@ -25,7 +25,7 @@ from tutelage.errors import (
     EngineError,
     RemoteError,
     UnreachableError,
-    counted,
+    pluralize,
 )
 from tutelage.orchestration.execution.prompts import SYSTEM, worker_messages
 from tutelage.orchestration.execution.workers import (
@@ -141,7 +141,7 @@ class OpenAIPool:
             return WorkerAnswer(cost=cost, seconds=seconds, error=error, estimated=billed)
         usage, error = call.usage, None
         if call.sampled.stop_reason is StopReason.LENGTH:
-            message = f"the answer was cut off after {counted(max_tokens, 'token')}"
+            message = f"the answer was cut off after {pluralize(max_tokens, 'token')}"
             error = WorkerError("truncated", message)
         elif not call.answer.strip():
             error = WorkerError("empty", "the server answered without a text")

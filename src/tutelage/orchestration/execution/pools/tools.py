@@ -106,7 +106,7 @@ class ToolPool:
         return as_text(resolve_arguments(work.arguments, work.inputs, tool))
 
 
-def described(tools: Mapping[str, Tool]) -> tuple[CatalogTool, ...]:
+def describe_tools(tools: Mapping[str, Tool]) -> tuple[CatalogTool, ...]:
     """Convert the tools to catalog entries for planners."""
     return tuple(
         CatalogTool(
