@@ -19,7 +19,7 @@ from tutelage.agents.builtin import AGENTS
 from tutelage.algorithms.rl import estimate_advantages
 from tutelage.config import RunConfig
 from tutelage.engine.factory import make_engine
-from tutelage.policy.machine import apply_settings, choose_compute, machine_facts
+from tutelage.policy.machine import apply_settings, choose_compute, detect_machine
 from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.network import FusedNetwork
 from tutelage.rewards import resolve_reward
@@ -32,7 +32,7 @@ from tutelage.types import Mode, Sampling
 from tutelage.weights.batch import Batch
 from tutelage.weights.config import resolve
 from tutelage.weights.learner import Learner
-from tutelage.weights.sampling import epoch_places
+from tutelage.weights.sampling import epoch_indices
 
 
 def train(tasks: Sequence[Task], config: RunConfig) -> Policy:
@@ -81,7 +81,7 @@ def train(tasks: Sequence[Task], config: RunConfig) -> Policy:
             rewards = [r.reward.value for r in rollouts if r.reward is not None]
             print(
                 f"step {step + 1}: reward {sum(rewards) / len(rewards):.3f}, {len(rows)} rows, "
-                f"{sum(row.trained for row in rows)} tokens, loss {metrics['loss/policy']:+.4f}"
+                f"{sum(row.n_trained for row in rows)} tokens, loss {metrics['loss/policy']:+.4f}"
             )
     return policy
 
@@ -90,7 +90,7 @@ def draw(tasks: Sequence[Task], step: int, config: RunConfig, seeds: SeedTree) -
     """The rollouts of a step: the next tasks of a shuffled epoch, each played several times. All
     draws of a rollout come from its own seeds."""
     size = config.data.train_batch_size
-    places = epoch_places(len(tasks), step * size, size, seeds.child("rl", "order"))
+    places = epoch_indices(len(tasks), step * size, size, seeds.child("rl", "order"))
     return [
         RolloutSpec(
             tasks[number],
@@ -120,7 +120,7 @@ def with_advantages(batch: Batch, config: RunConfig) -> Batch:
 
 def main(tasks: str, output: str, *keys: str) -> None:
     """Train by keys such as `model=FOLDER` and `lr=1e-4`, and save the policy."""
-    config = resolve("math", [f"train={tasks}", *keys], machine=machine_facts()).config
+    config = resolve("math", [f"train={tasks}", *keys], machine=detect_machine()).config
     train(Dataset.load(tasks), config).save(output)
 
 

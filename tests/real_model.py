@@ -45,7 +45,7 @@ def real_cut() -> Path | None:
     if cut.is_dir():
         return cut
     CACHE.mkdir(exist_ok=True)
-    with files.locked(CACHE / "real-model.lock", _say, "makes the cut of the real model"):
+    with files.lock_file(CACHE / "real-model.lock", _say, "makes the cut of the real model"):
         if not cut.is_dir():
             try:
                 _make(cut)
@@ -85,14 +85,14 @@ def random_model(folder: Path) -> Path:
     import torch
     from policy.gguf_samples import tiny_llama
 
-    from tutelage.policy.named_templates import put_template
+    from tutelage.policy.named_templates import set_template
 
     policy = tiny_llama(
         hidden_size=576, intermediate_size=1536, num_attention_heads=9, num_key_value_heads=3
     )
-    put_template(policy.codec.tokenizer, "smollm2")
+    set_template(policy.codec.tokenizer, "smollm2")
     with torch.no_grad():  # at this width more would say everything with certainty
-        for _, tensor in policy.named():
+        for _, tensor in policy.named_tensors():
             tensor.mul_(0.2 if tensor.dim() > 1 else 1)
     policy.save(folder)
     return folder

@@ -48,7 +48,9 @@ def cold_start(kind: AgentKind, train: list[Any], seeds: SeedTree, folder: Path)
         for m in [*task.messages(), *demonstration(kind, task, False, rng)]
     )
     policy = build_policy(texts, size="xs", layout="qwen3", seed=seeds.value(), max_positions=512)
-    optimizer = make_optimizer(policy.named(), SUPERVISED.model_copy(update={"lr": PEAK}), "muon")
+    optimizer = make_optimizer(
+        policy.named_tensors(), SUPERVISED.model_copy(update={"lr": PEAK}), "muon"
+    )
     start = time.perf_counter()
     for step in range(CLEAN + MIXED):
         draw = seeds.child("step", step).python()
@@ -56,7 +58,7 @@ def cold_start(kind: AgentKind, train: list[Any], seeds: SeedTree, folder: Path)
         for task in draw.sample(train, min(BATCH, len(train))):
             guess = step >= CLEAN and draw.random() < GUESS_SHARE
             messages = [*task.messages(), *demonstration(kind, task, guess, draw)]
-            rows.append(Row(*policy.codec.demonstration(messages)))
+            rows.append(Row(*policy.codec.encode_demonstration(messages)))
         total = sum(sum(r.mask) for r in rows)
         for chosen in plan_micro_batches(rows, 8192):
             loss = -policy.score([rows[i] for i in chosen]).logp_K.sum() / total

@@ -89,7 +89,7 @@ class Ours:
 
         for i in range(len(prompts)):
             submit(i, 0)
-        while engine.busy:
+        while engine.is_busy:
             for handle, sampled in engine.step():
                 i, turn = owner.pop(handle)
                 total += len(sampled.token_ids)
@@ -102,7 +102,7 @@ class Ours:
 
     def _drain(self) -> dict[int, Any]:
         done: dict[int, Any] = {}
-        while self._engine.busy:
+        while self._engine.is_busy:
             done.update(self._engine.step())
         return done
 

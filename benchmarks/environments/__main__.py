@@ -24,7 +24,7 @@ from statistics import mean
 
 from benchmarks.measure import results, run_to_its_end, table, took
 
-from tutelage.cli.kinds import kind_of
+from tutelage.cli.kinds import find_kind
 from tutelage.evaluate.compared import read_facts
 from tutelage.runs.folder import RunFolder
 from tutelage.seeds import SeedTree
@@ -143,7 +143,7 @@ def read_scores(folders: Sequence[Path]) -> Scores:
     greedy: list[float] = []
     for seed, folder in enumerate(folders):
         run = RunFolder(folder)
-        found = read_facts(run, kind_of(run)).measured
+        found = read_facts(run, find_kind(run)).measured
         start, end = (side.tasks for side in found["sampled"])
         greedy += [score.reward for score in found["greedy"][1].tasks.values()]
         for task, score in end.items():

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.measure import results, table
 
-from tutelage.policy.machine import machine_facts
+from tutelage.policy.machine import detect_machine
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.progress import Progress
 from tutelage.runs.stored_evaluation import StoredEvaluation, read_evaluation
@@ -83,7 +83,7 @@ def train(out: Path, keys: Mapping[str, object]) -> tuple[RunFolder, dict[str, A
     """One run of the embedded job."""
     overrides = [f"{key}={value}" for key, value in keys.items()]
     folder = create(out)
-    resolved = resolve("math", overrides, machine=machine_facts())
+    resolved = resolve("math", overrides, machine=detect_machine())
     return folder, jobs.train(resolved, folder, Progress())
 
 

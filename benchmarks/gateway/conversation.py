@@ -16,7 +16,7 @@ from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.script import ScriptedReply
 from tutelage.policy.codec import Codec
-from tutelage.policy.named_templates import put_template
+from tutelage.policy.named_templates import set_template
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine, tiny_engine, tiny_policy
 from tutelage.types import Message
@@ -63,7 +63,7 @@ FINAL_ANSWER = ScriptedReply(None, (_call("final_answer", answer="84, 21 °C ✓
 def codec(template: str) -> Codec:
     """A tokenizer of bytes and few merges, with a template by name, of which thoughts are kept."""
     tokenizer = tiny_policy(max_positions=CONTEXT).codec.tokenizer
-    put_template(tokenizer, template)
+    set_template(tokenizer, template)
     made = Codec(tokenizer)
     if template == "qwen3":
         made.choose_thinking("keep", None)

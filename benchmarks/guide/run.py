@@ -26,7 +26,7 @@ from benchmarks.guide.tasks import MATERIAL, Material
 
 from tutelage.policy.codec import Codec
 from tutelage.policy.model import Policy, build_policy
-from tutelage.policy.named_templates import put_template
+from tutelage.policy.named_templates import set_template
 from tutelage.testing import tiny_policy
 from tutelage.types import Message, ToolSpec
 
@@ -38,11 +38,11 @@ TEMPLATE = "qwen2.5"
 def fresh(material: Material) -> Policy:
     """Untrained, with a tokenizer made from what the agent will be shown."""
     probe = tiny_policy(max_positions=1 << 14)
-    put_template(probe.codec.tokenizer, TEMPLATE)
+    set_template(probe.codec.tokenizer, TEMPLATE)
     codec = Codec(probe.codec.tokenizer)
     texts = [_text(codec, row) for row in material.shown[:400]]
     policy = build_policy(texts, size="xs", max_positions=CONTEXT)
-    put_template(policy.codec.tokenizer, TEMPLATE)
+    set_template(policy.codec.tokenizer, TEMPLATE)
     return Policy(policy.network, policy.config, Codec(policy.codec.tokenizer))
 
 

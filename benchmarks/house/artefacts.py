@@ -125,7 +125,7 @@ def fingerprint(name: str) -> dict[str, Any]:
             )
     elif name == "prompts":
         policy = train_policy(replace(PolicyRecipe(), steps=3, cooldown=1), told)
-        weights = digest(tensor for _, tensor in policy.named())
+        weights = digest(tensor for _, tensor in policy.named_tensors())
     else:
         fitting = train(SMALL_PLANNER)
         told.values = [float(fitting.at.best_loss)]
@@ -177,7 +177,9 @@ def make(name: str) -> None:
         store_policy(folder, train_policy(PolicyRecipe(), Progress()))
     else:
         fitting = train()
-        content = saving.checkpoint(fitting.model, {}, fitting.at.best_epoch, fitting.at.best_loss)
+        content = saving.make_checkpoint(
+            fitting.model, {}, fitting.at.best_epoch, fitting.at.best_loss
+        )
         save_shipped(content, folder / saving.SHIPPED)
     if name != "math":
         facts["cpu_minutes"] = round((time.process_time() - cpu) / 60, 1)

@@ -25,7 +25,7 @@ from tutelage.orchestration.data.synthetic import (
     builtin_graph,
     generate,
     generate_plain,
-    worded,
+    make_workflow,
 )
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.planner.fit import PlannerTrainer
@@ -77,7 +77,7 @@ def train(recipe: PlannerRecipe = RECIPE) -> PlannerTrainer:
     with single_thread():
         fitting = PlannerTrainer(made, held_out, graph.catalog, settings, seeds.child("fit"))
         while not fitting.done:
-            fitting.epoch()
+            fitting.train_epoch()
     return fitting
 
 
@@ -114,7 +114,7 @@ def generate_single(graph: ToolGraph, asked: Asked, count: int, seeds: SeedTree)
     draw = seeds.python()
     draw.shuffle(ways)
     made = [
-        worded(replace(plain, phrases={tool: (way,)}), draw, [(tool, [])])
+        make_workflow(replace(plain, phrases={tool: (way,)}), draw, [(tool, [])])
         for tool, way in ways[:count]
     ]
     return list({workflow.instruction: workflow for workflow in made}.values())

@@ -87,7 +87,7 @@ def train_policy(recipe: PolicyRecipe, progress: Progress) -> Policy:
         max_positions=CONTEXT,
     )
     optimizer = make_optimizer(
-        policy.named(), SUPERVISED.model_copy(update={"lr": recipe.lr}), "muon"
+        policy.named_tensors(), SUPERVISED.model_copy(update={"lr": recipe.lr}), "muon"
     )
     tasks = prompted_tasks("train", MOST_TASKS, recipe.seed)
     progress.phase("building the embedded policy", steps=recipe.steps)
@@ -120,7 +120,7 @@ def training_rows(
         prompt, rules = draw_prompt(rng)
         for task in [rng.choice(rare), *rng.sample(tasks, recipe.tasks - 1)]:
             messages = [Message("system", prompt), *task.messages(), *target_turns(task, rules)]
-            rows.append(Row(*policy.codec.demonstration(messages, specs)))
+            rows.append(Row(*policy.codec.encode_demonstration(messages, specs)))
     return rows
 
 

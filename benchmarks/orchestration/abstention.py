@@ -21,9 +21,9 @@ from benchmarks.orchestration.planning import SEEDS, fitted
 from benchmarks.orchestration.readers import read_nestful
 
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
-from tutelage.orchestration.data.workflows import Workflow, catalog_of
+from tutelage.orchestration.data.workflows import Workflow, build_catalog
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.planner.confidence import reduced, same_tools
+from tutelage.orchestration.planner.confidence import reduce_catalog, same_tools
 from tutelage.orchestration.planner.settings import Phase1Settings
 
 KINDS = ("right", "wrong", "all tools left out", "some tools left out", "over the built-in tools")
@@ -53,7 +53,7 @@ def fold(train: list[Workflow], test: list[Workflow], catalog: Catalog, number: 
 
     ask(test)
     ask(generate(builtin_graph(), 100, SEEDS.child("outside")), KINDS[4])
-    for rest in reduced(catalog, SEEDS.child("nestful lost", number)):
+    for rest in reduce_catalog(catalog, SEEDS.child("nestful lost", number)):
         lost = {*catalog.names} - {*rest.names}
         model.use_catalog(rest)
         ask([w for w in test if lost.issuperset(w.tools)], KINDS[2])
@@ -68,7 +68,7 @@ def main() -> None:
     )
     parser.add_argument("nestful")
     workflows = read_nestful(parser.parse_args().nestful)
-    catalog = catalog_of(workflows)
+    catalog = build_catalog(workflows)
     torch.set_num_threads(1)
     order = SEEDS.child("nestful").python().sample(range(len(workflows)), len(workflows))
     found: list[Asked] = []

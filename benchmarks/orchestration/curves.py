@@ -17,7 +17,7 @@ from tutelage.orchestration.routing.simulator import (
     QueryTable,
     RewardTerms,
     WorkflowBatch,
-    run_chooser,
+    run_policy,
 )
 
 SINGLE = "single workers"
@@ -37,7 +37,7 @@ def measured_aiq(
     """Return the AIQ of routers by name, and that of all single workers."""
 
     def point(choose: Chooser) -> Point:
-        outcome = run_chooser(query_table, flows, terms, choose)
+        outcome = run_policy(query_table, flows, terms, choose)
         return float(outcome.cost_B.mean()), float(outcome.success_B.mean())
 
     own = terms.weights

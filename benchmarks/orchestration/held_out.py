@@ -22,7 +22,7 @@ from benchmarks.orchestration.query_level import CALIBRATED, measure_queries
 from tutelage.orchestration.data.outcomes import OutcomeTable
 from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
 from tutelage.orchestration.routing.phase2 import GROUPS, paired_difference, train_phase2
-from tutelage.orchestration.routing.policy import lookahead, policy_chooser
+from tutelage.orchestration.routing.policy import greedy_policy, lookahead_policy
 from tutelage.orchestration.routing.predictor import OutcomePredictor
 from tutelage.orchestration.routing.router import load_router
 from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
@@ -31,7 +31,7 @@ from tutelage.orchestration.routing.simulator import (
     RewardTerms,
     Scenario,
     WorkflowBatch,
-    run_chooser,
+    run_policy,
 )
 from tutelage.seeds import SeedTree
 
@@ -60,7 +60,7 @@ def held_out(
         test, rest = table.take(rows), table.take(np.setdiff1d(np.arange(len(table)), rows))
         place = seeds.child("tenth", number)
         found = _predictors(rest, test, folder / f"tenth{number}")
-        boards = {name: QueryTable.of(test, p, Scenario()) for name, p in found.items()}
+        boards = {name: QueryTable.from_table(test, p, Scenario()) for name, p in found.items()}
         for name, board in boards.items():
             chances[name].append(board.chance_QW)
         if number == 0:
@@ -109,7 +109,8 @@ def _run_presets(
         weights = NORMALIZED if preset == "normalized" else RewardWeights()
         terms = RewardTerms(preset, weights)
         one, two = (
-            run_chooser(board, flows, terms, lookahead(terms)).reward_B for board in (older, newer)
+            run_policy(board, flows, terms, lookahead_policy(terms)).reward_B
+            for board in (older, newer)
         )
         rewards.setdefault(f"refit, {preset}", []).append((one, two, flows.group_B + 1000 * number))
 
@@ -128,12 +129,12 @@ def _run_ppo(
             folder / str(place), table=rest, test_outcomes=test, settings=settings,
             scenario=scenario, seed=number, evaluate=False,
         )  # fmt: skip
-        board = QueryTable.of(test, load_router(result.checkpoint).predictor, scenario)
+        board = QueryTable.from_table(test, load_router(result.checkpoint).predictor, scenario)
         terms = result.world.terms
         flows = WorkflowBatch.draw(board, WORKFLOWS, SeedTree(number).child("ppo"), GROUPS)
         one, two = (
-            run_chooser(board, flows, terms, choose).reward_B
-            for choose in (lookahead(terms), policy_chooser(result.model, terms))
+            run_policy(board, flows, terms, choose).reward_B
+            for choose in (lookahead_policy(terms), greedy_policy(result.model, terms))
         )
         rewards.setdefault(f"PPO, {name}", []).append((one, two, flows.group_B + 1000 * number))
 

@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tutelage.orchestration.data.workflows import Workflow, sorted_workflow
+from tutelage.orchestration.data.workflows import Workflow, sort_workflow
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.seeds import SeedTree
 
@@ -217,7 +217,7 @@ def _workflow(scenario: Scenario, draw: random.Random, name: str) -> Workflow:
         )
         if i not in scenario.left_out
     ]
-    return sorted_workflow(_instruction(said, draw), names, parents, name=name)
+    return sort_workflow(_instruction(said, draw), names, parents, name=name)
 
 
 def _instruction(said: Sequence[str], draw: random.Random) -> str:

@@ -33,16 +33,16 @@ from benchmarks.orchestration.readers import read_nestful
 from tutelage.orchestration.data.synthetic import (
     ToolGraph,
     builtin_graph,
-    distinct,
     generate,
+    generate_distinct,
     generate_plain,
-    graph_of,
     split,
+    to_graph,
 )
-from tutelage.orchestration.data.workflows import Workflow, catalog_of
+from tutelage.orchestration.data.workflows import Workflow, build_catalog
 from tutelage.orchestration.evaluation.metrics import (
     PlanScores,
-    copied_plans,
+    copy_plans,
 )
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
 from tutelage.orchestration.plan.dag import Node, Plan
@@ -64,7 +64,7 @@ def fitted(
     train, held = split(workflows, settings.validation_share, seeds.child("validation"))
     fitting = PlannerTrainer(train, held, catalog, settings, seeds)
     while not fitting.done:
-        fitting.epoch()
+        fitting.train_epoch()
     return fitting
 
 
@@ -78,7 +78,7 @@ def plans_of(
     nearest = model.memory.texts.products(texts, model.idf).topk(1, dim=1).indices[:, 0].tolist()
     made = model.plan_all([w.instruction for w in test])
     raw += [p.raw_valid for p in made]
-    found = {"nearest": copied_plans(fitting.remembered, test, nearest)}
+    found = {"nearest": copy_plans(fitting.remembered, test, nearest)}
     bare = [(p.plan.instruction, tuple(Node(node.tool) for node in p.plan.nodes)) for p in made]
     found["no edges"] = [Plan(*parts) for parts in bare]
     for name, plans in {"planner": [p.plan for p in made], **found}.items():
@@ -98,7 +98,7 @@ def table(scores: dict[str, PlanScores]) -> None:
     for name, found in scores.items():
         if name == "planner":
             continue
-        gains = scores["planner"].gain(found, SEEDS.child("bootstrap", name))
+        gains = scores["planner"].compare(found, SEEDS.child("bootstrap", name))
         print(f"| {name} | " + " | ".join(cell(gains[n]) for n in names) + " |")
     print("\nA ~ marks an interval that contains 0.\n")
 
@@ -121,14 +121,14 @@ def synthetic() -> None:
     plans: dict[str, list] = {}
     raw: list[bool] = []
     plans_of(fitting, test, plans, raw)
-    table({n: PlanScores.of(p, test) for n, p in plans.items()})
+    table({n: PlanScores.score(p, test) for n, p in plans.items()})
     print(f"DAGs before decoding: {100 * sum(raw) / len(raw):.1f} %\n")
 
 
 def nestful(path: str) -> None:
     """Five-fold cross-validation on 200 gold plans."""
     workflows = read_nestful(path)
-    catalog = catalog_of(workflows)
+    catalog = build_catalog(workflows)
     order = SEEDS.child("nestful").python().sample(range(len(workflows)), len(workflows))
     plans: dict[str, list] = {}
     gold: list[Workflow] = []
@@ -140,7 +140,7 @@ def nestful(path: str) -> None:
         )
         gold += test
     print(f"## NESTFUL\n\n{len(gold)} plans over {len(catalog)} tools, 5 folds.\n")
-    table({n: PlanScores.of(p, gold) for n, p in plans.items()})
+    table({n: PlanScores.score(p, gold) for n, p in plans.items()})
 
 
 def joined(paths: list[Path]) -> ToolGraph:
@@ -157,14 +157,14 @@ def joined(paths: list[Path]) -> ToolGraph:
             if link["source"] != link["target"]:
                 links[names[link["source"]]][names[link["target"]]] = None
     followers = {name: tuple(after) for name, after in links.items()}
-    return replace(graph_of(Catalog(tuple(tools))), followers=followers)
+    return replace(to_graph(Catalog(tuple(tools))), followers=followers)
 
 
 def chains(folder: str) -> None:
     """3,000 chains over the tools and links of TaskBench's three graphs, 500 held out."""
     graph = joined(sorted(Path(folder).glob("*/graph_desc.json")))
     catalog, seeds = graph.catalog, SEEDS.child("chains")
-    made = distinct(graph, 3500, seeds, 6, {"chain": 1.0})
+    made = generate_distinct(graph, 3500, seeds, 6, {"chain": 1.0})
     train, test = made[:3000], made[3000:]
     begun = time.process_time()
     fitting = fitted(train, catalog, Phase1Settings(), seeds.child("fit"))
@@ -175,7 +175,7 @@ def chains(folder: str) -> None:
     )
     plans: dict[str, list] = {}
     plans_of(fitting, test, plans, [])
-    table({n: PlanScores.of(p, test) for n, p in plans.items()})
+    table({n: PlanScores.score(p, test) for n, p in plans.items()})
 
 
 def indirect() -> None:
@@ -225,9 +225,9 @@ def dag() -> None:
     for weight in (0.0, 0.1, 0.3, 1.0):
         fitting = fitted(train, catalog, Phase1Settings(lambda_dag=weight), SEEDS.child("dag fit"))
         made_ = fitting.model.plan_all([w.instruction for w in test])
-        found = PlanScores.of([p.plan for p in made_], test, [p.raw_valid for p in made_])
+        found = PlanScores.score([p.plan for p in made_], test, [p.raw_valid for p in made_])
         first = first or found
-        gain = found.gain(first, SEEDS.child("dag", str(weight)))["edge_f1"]
+        gain = found.compare(first, SEEDS.child("dag", str(weight)))["edge_f1"]
         print(
             f"| {weight} | {100 * found.summary()['node_f1']:.1f} | "
             f"{100 * found.summary()['edge_f1']:.1f} | {100 * (found.raw_validity or 0):.1f} | "

@@ -19,7 +19,7 @@ from benchmarks.orchestration.curves import Point, aiq
 
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
 from tutelage.seeds import SeedTree
-from tutelage.statistics.intervals import Difference, shown_interval
+from tutelage.statistics.intervals import Difference, reliable_interval
 
 DRAWS = 400
 """Resamples of the queries behind each interval."""
@@ -122,7 +122,7 @@ def _measured(
 
 def _interval(drawn_D: Floats, queries: int) -> tuple[float, float]:
     low, high = np.quantile(drawn_D, [0.025, 0.975])
-    return shown_interval((float(low), float(high)), queries)
+    return reliable_interval((float(low), float(high)), queries)
 
 
 def _row(

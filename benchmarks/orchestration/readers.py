@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.orchestration.data.rows import read_rows
-from tutelage.orchestration.data.workflows import Workflow, sorted_workflow
+from tutelage.orchestration.data.workflows import Workflow, sort_workflow
 
 _VARIABLE = re.compile(r"\$(var[\w-]*?)((?:\.[^$]*|\[[^$]*)?)\$")
 _COLLECTED = "var_result"
@@ -33,7 +33,7 @@ def read_nestful(path: str | Path) -> list[Workflow]:
             for node, (_, call) in enumerate(calls)
         ]
         tools = [call["name"] for _, call in calls]
-        workflows.append(sorted_workflow(row["input"], tools, parents))
+        workflows.append(sort_workflow(row["input"], tools, parents))
     return workflows
 
 

@@ -44,8 +44,8 @@ from tutelage.orchestration.routing.policy import (
     LOOKAHEAD,
     POLICY,
     baselines,
-    lookahead,
-    policy_chooser,
+    greedy_policy,
+    lookahead_policy,
 )
 from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
 from tutelage.orchestration.routing.simulator import (
@@ -57,7 +57,7 @@ from tutelage.orchestration.routing.simulator import (
     Scenario,
     WorkflowBatch,
     WorkflowSimulator,
-    run_chooser,
+    run_policy,
 )
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import has_interval
@@ -115,7 +115,7 @@ def oracle(terms: RewardTerms) -> Chooser:
         workers = right_DW.shape[1]
         possible_DW = right_DW & at.mask_DA[:, :workers]
         best_D = np.where(possible_DW, -price_DW, -np.inf).argmax(axis=1)
-        last_D = simulator.last(rows)
+        last_D = simulator.last_workers(rows)
         held_D = (last_D >= 0) & right_DW[np.arange(len(rows)), np.maximum(last_D, 0)]
         solvable_Q = np.any(table.right_QW & query_table.legal_QW, axis=1)
         solvable_DN = solvable_Q[simulator.query_BN[rows]] | ~simulator.exists_BN[rows]
@@ -130,23 +130,23 @@ def with_oracle(result: Phase2Result) -> RouterEvaluation:
     evaluation, terms = result.evaluation, result.world.terms
     assert evaluation is not None
     done = evaluation.outcomes[POLICY]
-    best = run_chooser(done.query_table, done.flows, terms, oracle(terms))
-    plain = run_chooser(done.query_table, done.flows, terms, greedy(terms))
+    best = run_policy(done.query_table, done.flows, terms, oracle(terms))
+    plain = run_policy(done.query_table, done.flows, terms, greedy(terms))
     return replace(evaluation, outcomes={**evaluation.outcomes, GREEDY: plain, ORACLE: best})
 
 
 def rewards_of(result: Phase2Result, settings: Phase2Settings, seed: int) -> Rewards:
     """Rewards of the policy and of both greedy ones on the test workflows of a result."""
     world, seeds = result.world, SeedTree(seed).child("phase2")
-    query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
+    query_table = QueryTable.from_table(world.test, world.train.predictor, world.train.scenario)
     flows = WorkflowBatch.draw(query_table, settings.test_workflows, seeds.child("test"), GROUPS)
     choosers = {
-        POLICY: policy_chooser(result.model, world.terms),
+        POLICY: greedy_policy(result.model, world.terms),
         GREEDY: greedy(world.terms),
-        LOOKAHEAD: lookahead(world.terms),
+        LOOKAHEAD: lookahead_policy(world.terms),
     }
     rewards = {
-        name: [float(r) for r in run_chooser(query_table, flows, world.terms, choose).reward_B]
+        name: [float(r) for r in run_policy(query_table, flows, world.terms, choose).reward_B]
         for name, choose in choosers.items()
     }
     return rewards | {GROUP: [float(g) for g in flows.group_B]}
@@ -199,14 +199,14 @@ def evaluated(
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
     """A row a router of the test, and the rewards of routers under each preset."""
     world = result.world
-    query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
+    query_table = QueryTable.from_table(world.test, world.train.predictor, world.train.scenario)
     place = SeedTree(seed).child("phase2", "curves")
     flows = WorkflowBatch.draw(query_table, CURVE, place, GROUPS)
 
     def policy(terms: RewardTerms) -> Any:
-        return policy_chooser(result.model, terms)
+        return greedy_policy(result.model, terms)
 
-    routers = {GREEDY: greedy, LOOKAHEAD: lookahead, POLICY: policy}
+    routers = {GREEDY: greedy, LOOKAHEAD: lookahead_policy, POLICY: policy}
     known = measured_aiq(query_table, flows, world.terms, routers)
     best = float(evaluation.outcomes[ORACLE].reward_B.mean())
     rows = evaluation.to_json()["rows"]
@@ -226,7 +226,7 @@ def evaluated(
         rules = baselines(world.train.table, under)
         choosers = {**rules, GREEDY: greedy(under), POLICY: policy(under), ORACLE: oracle(under)}
         presets[preset] = [
-            {"name": n, "reward": float(run_chooser(query_table, flows, under, c).reward_B.mean())}
+            {"name": n, "reward": float(run_policy(query_table, flows, under, c).reward_B.mean())}
             for n, c in choosers.items()
         ]
     return rows, presets

@@ -147,7 +147,7 @@ def row(policy: Policy, name: str, seed: int, rollouts: int) -> Mapping[str, obj
 def same_with(runners: int, policy: Policy, seed: int, rollouts: int) -> bool:
     """Whether a search with fewer runners has the same lineage and test, to the byte."""
     few, many = (search(policy, "screen", seed, rollouts, n) for n in (runners, RUNNERS))
-    return few.lineage.jsonl() == many.lineage.jsonl() and few.test == many.test
+    return few.lineage.to_jsonl() == many.lineage.to_jsonl() and few.test == many.test
 
 
 def held_out(policy: Policy) -> list[Mapping[str, object]]:

@@ -70,7 +70,7 @@ def sample(policy: Policy) -> tuple[float, float, list[Row], list[float]]:
     ]
     results = dict(engine.step())
     prefilled = time.perf_counter()
-    while engine.busy:
+    while engine.is_busy:
         results |= dict(engine.step())
     ended = time.perf_counter()
     rows, said = list[Row](), list[float]()

@@ -204,7 +204,7 @@ def prefill(policy: Policy) -> list[tuple[str, int, float]]:
         start = time.perf_counter()
         engine.step()
         found.append((what, total, total / (time.perf_counter() - start)))
-        assert not engine.busy
+        assert not engine.is_busy
     return found
 
 

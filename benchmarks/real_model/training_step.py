@@ -42,7 +42,7 @@ from tutelage.tools.registry import resolve_tools
 from tutelage.weights.batch import Batch
 from tutelage.weights.config import resolve
 from tutelage.weights.learner import Learner
-from tutelage.weights.scoring import logp_of
+from tutelage.weights.scoring import compute_logp
 
 TASKS, MEMBERS, LONGEST_TURN = 8, 8, 48
 RATE = 1e-7
@@ -58,7 +58,7 @@ def make_rows(policy: Policy) -> list[Row]:
     rows: list[Row] = []
     for task in two_turns[:TASKS]:
         said = demonstrations(task, False, rng)
-        ids, mask = policy.codec.demonstration([*task.messages(), *said], specs)
+        ids, mask = policy.codec.encode_demonstration([*task.messages(), *said], specs)
         for _ in range(MEMBERS):
             rows.append(_sampled(ids, mask, rng))
     return rows
@@ -110,15 +110,17 @@ class Ours:
         choice = choose_compute(self._config, policy.count())
         self._policy, self._numerics = policy, Numerics(dtype, choice.numerics.threads)
         if self._config.model.enable_gradient_checkpointing:
-            policy.network.recompute()
+            policy.network.enable_checkpointing()
         self._learner = Learner(policy, self._config, self._numerics)
         self._known_BT: torch.Tensor | None = None
 
     def step(self, batch: Batch) -> tuple[float, float]:
         """One step; returns the loss and the gradient's norm. In float32 what a sampler recorded is
         taken for what the trainer says: computed once, since the rate moves nothing."""
-        if self._numerics.exact and self._known_BT is None:
-            self._known_BT = logp_of(self._policy, batch.rows, self._config, self._numerics.dtype)
+        if self._numerics.is_exact and self._known_BT is None:
+            self._known_BT = compute_logp(
+                self._policy, batch.rows, self._config, self._numerics.dtype
+            )
         if self._known_BT is not None:
             batch = replace(batch, old_logp_BT=self._known_BT)
         _, values = self._learner.optimize(batch, seeds=SeedTree(0), step=0, limit=None)

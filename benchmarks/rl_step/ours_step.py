@@ -147,7 +147,7 @@ def main(argv: Sequence[str] | None = None, meter_type: type[Meter] = Meter) -> 
     ]
     folder = Path(tempfile.mkdtemp()) / "run"
     meter = meter_type(args.until_success)
-    jobs.train(resolve("math", keys, machine=machine.machine_facts()), create(folder), meter)
+    jobs.train(resolve("math", keys, machine=machine.detect_machine()), create(folder), meter)
     shutil.rmtree(folder.parent)
     result: JSON = {
         "system": "tutelage",

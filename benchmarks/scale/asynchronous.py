@@ -30,13 +30,13 @@ from benchmarks.estimators.run import SHARED, Settings, cold_start, train
 from benchmarks.measure import machine, table
 from benchmarks.scale.slow_environment import CHAINS, SEEDS, STEPS, TASKS
 
-from tutelage.policy.machine import machine_facts
+from tutelage.policy.machine import detect_machine
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.progress import Progress
 from tutelage.statistics.intervals import student_quantile, wilson
 from tutelage.weights.config import resolve
-from tutelage.weights.kinds import training
+from tutelage.weights.kinds import make_job
 
 THRESHOLDS = (0, 2)
 KEY = "async_training.staleness_threshold"
@@ -123,7 +123,7 @@ def play(threshold: int, seed: int, root: Path) -> dict[str, float]:
     keys = SLOW | {KEY: threshold, "seed": seed}
     overrides = [f"{key}={value}" for key, value in keys.items()]
     folder = create(root / str(threshold) / f"seed{seed}")
-    work = training(resolve("math", overrides, machine=machine_facts()))
+    work = make_job(resolve("math", overrides, machine=detect_machine()))
     loop = _JumpingLoop()
     work.loop = asyncio.Runner(loop_factory=lambda: loop)
     stopwatch = _Stopwatch(loop)

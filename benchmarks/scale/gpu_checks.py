@@ -106,7 +106,7 @@ def _sampled(policy: Policy, dtype: torch.dtype) -> tuple[list[Row], list[float]
         ids = tuple(range(5 + seed, 15 + 2 * seed))
         prompts[engine.submit(Request(ids, Sampling(1.0, max_tokens=32), seed, seed))] = ids
     done: dict[int, Sampled] = {}
-    while engine.busy:
+    while engine.is_busy:
         done.update(engine.step())
     rows = [
         Row(ids + done[n].token_ids, (0,) * len(ids) + (1,) * len(done[n].token_ids))
@@ -125,7 +125,9 @@ def training_repeats(choice: ComputeSettings) -> Found:
 def _trained(policy: Policy, numerics: Numerics, tokens: int = 64) -> list[torch.Tensor]:
     rows = [Row(tuple((7 * i + r) % 300 for i in range(tokens)), (0,) + (1,) * (tokens - 1))
             for r in range(4)]  # fmt: skip
-    optimizer = make_optimizer(policy.named(), SUPERVISED.model_copy(update={"lr": 1e-4}), "adamw")
+    optimizer = make_optimizer(
+        policy.named_tensors(), SUPERVISED.model_copy(update={"lr": 1e-4}), "adamw"
+    )
     for _ in range(3):
         supervised_step(policy, optimizer, rows, numerics, 1.0, 4 * tokens)
     return [t.detach().cpu() for t in policy.parameters()]
@@ -139,7 +141,7 @@ def memory(choice: ComputeSettings, sizes: Sequence[str]) -> Found:
         out[name] = found = {}
         try:
             policy = random_policy(name, choice.device)
-            policy.network.recompute()
+            policy.network.enable_checkpointing()
             found["parameters"] = policy.count()
             _trained(policy, choice.numerics, 512 if name in SIZES else 32)
         except torch.OutOfMemoryError as error:

@@ -41,7 +41,7 @@ def policy(seed: int) -> Policy:
     )
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for _, tensor in made.named():
+        for _, tensor in made.named_tensors():
             noise = 0.1 * torch.randn(tensor.shape, generator=generator)
             if tensor.dim() > 1:
                 tensor.copy_(noise)

@@ -45,7 +45,7 @@ def make_rows(policy: Policy, grouped: bool) -> list[Row]:
     for task in make_tasks("default", "train", ROWS // GROUP if grouped else ROWS, 5):
         for _ in range(GROUP if grouped else 1):
             said = demonstrations(task, rng.random() < 0.3, rng)
-            ids, mask = policy.codec.demonstration([*task.messages(), *said], specs)
+            ids, mask = policy.codec.encode_demonstration([*task.messages(), *said], specs)
             # Sampled answers differ within a group; demonstrations of one task would not.
             drawn = [rng.randrange(5, 300) if m else i for i, m in zip(ids, mask, strict=True)]
             rows.append(Row(tuple(drawn), mask))
@@ -58,7 +58,7 @@ class Ours:
     def __init__(self, policy: Policy, dtype: torch.dtype) -> None:
         self._policy, self._dtype = policy, dtype
         keys = OptimizerConfig(lr=1e-9, betas=(0.9, 0.95))
-        self._optimizer = make_optimizer(policy.named(), keys)
+        self._optimizer = make_optimizer(policy.named_tensors(), keys)
 
     def step(self, rows: list[Row]) -> float:
         """One step; returns the loss."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tutelage.files import write_new
+from tutelage.files import write_files
 from tutelage.seeds import SeedTree
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -23,7 +23,7 @@ GUESSES = 0.5
 
 
 def write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    write_new({path: "".join(json.dumps(row) + "\n" for row in rows)}, "folder")
+    write_files({path: "".join(json.dumps(row) + "\n" for row in rows)}, "folder")
 
 
 folder, count = Path(sys.argv[1]), int([*sys.argv, "6000"][2])

@@ -21,7 +21,7 @@ from gather import Player, play
 
 from tutelage.policy.codec import Codec
 from tutelage.policy.model import Policy, build_policy
-from tutelage.policy.named_templates import put_template
+from tutelage.policy.named_templates import set_template
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.rollouts.rows import build_rows
@@ -128,7 +128,7 @@ def rows_of(rollouts: Sequence[Rollout]) -> list[Row]:
 
 def with_template(policy: Policy, template: str = TEMPLATE) -> Policy:
     """The policy with another chat template on its tokenizer."""
-    put_template(policy.codec.tokenizer, template)
+    set_template(policy.codec.tokenizer, template)
     return Policy(policy.network, policy.config, Codec(policy.codec.tokenizer))
 
 
@@ -153,7 +153,7 @@ class _Supervised:
     def __init__(self, policy: Policy, recipe: Recipe, seeds: SeedTree) -> None:
         self.policy, self.steps, self._seeds = policy, 0, seeds
         optim = SUPERVISED.model_copy(update={"lr": recipe.lr})
-        self._optimizer: Optimizer = make_optimizer(policy.named(), optim, "muon")
+        self._optimizer: Optimizer = make_optimizer(policy.named_tensors(), optim, "muon")
 
     def step(self, parts: Sequence[tuple[Sequence[Row], int]], share: float) -> None:
         """One step on that many rows of each part, at a share of the learning rate."""

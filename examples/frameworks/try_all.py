@@ -45,7 +45,7 @@ def check(rollouts: Sequence[Rollout]) -> None:
             others = {r.task.fields["question"] for r in rollouts} - {question}
             assert question in asked
             assert not any(other in asked for other in others)
-        trained = sum(row.trained for row in build_rows(rollout.last.calls))
+        trained = sum(row.n_trained for row in build_rows(rollout.last.calls))
         assert trained == sum(len(c.sampled.token_ids) for c in rollout.last.calls)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from tutelage import Dataset, TutelageError
 from tutelage.errors import DataError
-from tutelage.files import write_new
+from tutelage.files import write_files
 from tutelage.tasks.readers import RawRow, read_rows
 
 HOW = """\
@@ -123,7 +123,7 @@ def write(folder: str | Path, output: Path, levels: Iterable[int], val_share: fl
     for name, part in (("train", train), ("val", val)):
         lines = (json.dumps({"id": t.id, **t.fields}) + "\n" for t in part)
         paths.append(output / f"{name}.jsonl")
-        write_new({paths[-1]: "".join(lines)}, "output folder")
+        write_files({paths[-1]: "".join(lines)}, "output folder")
     return paths
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tutelage.files import write_new
+from tutelage.files import write_files
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import demonstrations
 from tutelage.tools import resolve_tools
@@ -25,7 +25,7 @@ GUESSES = 0.5
 
 
 def write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    write_new({path: "".join(json.dumps(row) + "\n" for row in rows)}, "folder")
+    write_files({path: "".join(json.dumps(row) + "\n" for row in rows)}, "folder")
 
 
 folder, count = Path(sys.argv[1]), int([*sys.argv, "6000"][2])

@@ -6,7 +6,7 @@
 import json
 from pathlib import Path
 
-from tutelage.files import write_new
+from tutelage.files import write_files
 from tutelage.tasks.arithmetic import make_tasks
 
 SIZES = {"train": 400, "val": 100}
@@ -28,4 +28,4 @@ for split, size in SIZES.items():
             }
         )
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    write_new({Path(f"{split}.jsonl"): text}, "folder to run this in")
+    write_files({Path(f"{split}.jsonl"): text}, "folder to run this in")

@@ -31,7 +31,7 @@ from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import UNSERVED, WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.routing.contract import cascade
+from tutelage.orchestration.routing.contract import cascade_router
 from tutelage.runs.folder import write_text
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
@@ -62,7 +62,7 @@ def collect_episodes(
     systems = {
         name: OrchestrationSystem(
             pool=pool,
-            router=cascade([name, *(other for other in names if other != name)]),
+            router=cascade_router([name, *(other for other in names if other != name)]),
             verifiers=verifiers,
             catalog=catalog,
             seed=seed,
@@ -94,7 +94,7 @@ def collect_episodes(
             await pool.close()
 
     with open_store(folder / EVENTS) as record:
-        played = run_virtual(play_all(), jumps=pool.mock)
+        played = run_virtual(play_all(), virtual=pool.mock)
     # One row per subtask: means over the episodes in which a worker was called and verified.
     tries: dict[tuple[int, int], dict[str, list[NodeStep]]] = {}
     for k, execution in played:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tools_and_reward import PRICES
 
-from tutelage.files import write_new
+from tutelage.files import write_files
 
 rows = [
     {
@@ -21,4 +21,4 @@ rows = [
 random.Random(0).shuffle(rows)
 for name, chosen in (("train", rows[:300]), ("val", rows[300:400])):
     text = "".join(json.dumps(row) + "\n" for row in chosen)
-    write_new({Path(__file__).with_name(f"{name}.jsonl"): text}, "place to this script")
+    write_files({Path(__file__).with_name(f"{name}.jsonl"): text}, "place to this script")

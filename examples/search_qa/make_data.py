@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tutelage.files import write_new
+from tutelage.files import write_files
 from tutelage.seeds import SeedTree
 from tutelage.tools import corpus
 from tutelage.tools.search import RESULTS, format_passages
@@ -30,7 +30,7 @@ GUESSES = 0.5
 
 
 def write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    write_new({path: "".join(json.dumps(row) + "\n" for row in rows)}, "folder")
+    write_files({path: "".join(json.dumps(row) + "\n" for row in rows)}, "folder")
 
 
 def shown(task: Task, guess: bool, index: Path, rng: Any) -> list[Message]:

@@ -17,7 +17,7 @@ from tau2_dialogue import GREETING
 from tau2_small import SmallWorld
 from tau2_tasks import SMALL, SerializedTask, load_rows
 
-from tutelage.files import folder_content
+from tutelage.files import describe_folder
 from tutelage.policy.model import Policy, build_policy
 from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
@@ -81,7 +81,9 @@ def make(rows: list[SerializedTask], bad_share: float, steps: int = STEPS, seed:
         bad: [[_row(policy, *one) for one in pair] for pair in both] for bad, both in shown.items()
     }
     rng = SeedTree(seed).child("tau2", "start").python()
-    optimizer = make_optimizer(policy.named(), SUPERVISED.model_copy(update={"lr": RATE}), "muon")
+    optimizer = make_optimizer(
+        policy.named_tensors(), SUPERVISED.model_copy(update={"lr": RATE}), "muon"
+    )
     for step in range(steps):
         picked = rng.choices(range(len(rows)), k=BATCH // 2)
         batch = [one for i in picked for one in encoded[rng.random() < bad_share][i]]
@@ -93,9 +95,9 @@ def make(rows: list[SerializedTask], bad_share: float, steps: int = STEPS, seed:
 
 def _row(policy: Policy, messages: list[Message], tools: list[ToolSpec]) -> Row:
     """Ids of a dialogue; the greeting is given, so it is not trained."""
-    ids, mask = policy.codec.demonstration(messages, tools)
+    ids, mask = policy.codec.encode_demonstration(messages, tools)
     if messages[1].role == "assistant":
-        given, _ = policy.codec.demonstration(messages[:2], tools)
+        given, _ = policy.codec.encode_demonstration(messages[:2], tools)
         mask = (0,) * len(given) + mask[len(given) :]
     return Row(ids, mask)
 
@@ -110,7 +112,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/tau2-start"))
     parser.add_argument("--bad-share", type=float, default=0.7)
     args = parser.parse_args()
-    if (content := folder_content(args.output)) is not None:
+    if (content := describe_folder(args.output)) is not None:
         parser.error(f"--output {str(args.output)!r}: {content}; name another folder")
     make(load_rows(SMALL), args.bad_share).save(args.output)
 

@@ -81,26 +81,26 @@ def replace_surrogates(value: Any) -> Any:
 def parse_json(
     text: str | bytes,
     *,
-    longest: int = LONGEST,
-    deepest: int = DEEPEST,
+    max_length: int = LONGEST,
+    max_depth: int = DEEPEST,
     loads: Callable[[str | bytes], Any] = json.loads,
 ) -> Any:
     """Parse JSON text. Raises `ValueError` if it is invalid, too long or too deeply nested.
 
     A syntax error is a `json.JSONDecodeError`, with its position. `loads` may be another parser.
     """
-    if len(text) > longest:
+    if len(text) > max_length:
         unit = "bytes" if isinstance(text, bytes) else "characters"
-        raise ValueError(f"the JSON has {len(text)} {unit}; at most {longest} are read")
-    too_deep = ValueError(f"the JSON is nested more than {deepest} levels deep")
+        raise ValueError(f"the JSON has {len(text)} {unit}; at most {max_length} are read")
+    too_deep = ValueError(f"the JSON is nested more than {max_depth} levels deep")
     try:
         value = loads(text)
     except RecursionError:
         raise too_deep from None
     brackets: Any = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
-    deep = sum(text.count(each) for each in brackets) > deepest  # else it cannot be
+    deep = sum(text.count(each) for each in brackets) > max_depth  # else it cannot be
     level: list[Any] = [[value]]
-    for _ in range(deepest + 2 if deep else 0):  # without recursion
+    for _ in range(max_depth + 2 if deep else 0):  # without recursion
         held = (outer.values() if isinstance(outer, dict) else outer for outer in level)
         level = [each for part in held for each in part if isinstance(each, (dict, list))]
     if deep and level:

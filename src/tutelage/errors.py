@@ -179,6 +179,6 @@ class ServersLostError(FailureBudgetError, EngineError):
     resumed."""
 
 
-def counted(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """Format a number with its noun, such as `1 node` or `2,000 nodes`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -51,7 +51,7 @@ def cache_folder(name: str) -> Path:
     return home / "tutelage" / name
 
 
-def check_room(
+def check_disk_space(
     folder: Path,
     size: float,
     need: str = "the model needs",
@@ -67,7 +67,7 @@ def check_room(
 
 
 @contextmanager
-def locked(path: Path, notify: Callable[[str], None], activity: str) -> Generator[None]:
+def lock_file(path: Path, notify: Callable[[str], None], activity: str) -> Generator[None]:
     """Hold an exclusive file lock, or continue without it if the file system has no locks.
 
     `notify` receives a message if another process does the `activity`. The file is removed at the
@@ -96,21 +96,21 @@ def locked(path: Path, notify: Callable[[str], None], activity: str) -> Generato
             return
 
 
-def folder_content(folder: Path, besides: Container[str] = ()) -> str | None:
+def describe_folder(folder: Path, ignored: Container[str] = ()) -> str | None:
     """Return a description of a folder's files except `besides`, or None if the folder is missing
     or has no other files."""
     if not os.path.lexists(folder):
         return None
     if not folder.is_dir():
         return "it is a file"
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name not in besides)
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name not in ignored)
     if not names:
         return None
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return f"it contains {', '.join(map(repr, names[:_MAX_NAMES]))}{more}"
 
 
-def check_new(path: Path, content: bytes | Path, option: str) -> None:
+def check_overwrite(path: Path, content: bytes | Path, option: str) -> None:
     """Raise `RunError` if a non-empty file exists whose content differs from `content`.
 
     `content` may be the file that would replace it; `option` names the option to change.
@@ -130,14 +130,14 @@ def check_new(path: Path, content: bytes | Path, option: str) -> None:
         )
 
 
-def write_new(texts: Mapping[Path, str], option: str) -> None:
+def write_files(texts: Mapping[Path, str], option: str) -> None:
     """Write all files, or raise `RunError` if any exists with different content.
 
     Missing folders are created. A device or a pipe is written directly, since it cannot be replaced
     by a file.
     """
     for path, text in texts.items():
-        check_new(path, text.encode(), option)
+        check_overwrite(path, text.encode(), option)
     for path, text in texts.items():
         place = temporary_path(path) if path.is_file() or not path.exists() else path
         try:

@@ -41,7 +41,7 @@ def split_thought(text: str, tags: ThinkTags | None = None) -> tuple[str, str]:
     if tags is None:
         tags = ThinkTags(begun=bool(_CLOSED.search(text.partition("<think>")[0])))
     stream = ThoughtStream(tags)
-    answer = stream.feed(text, last=True)[1]
+    answer = stream.feed(text, final=True)[1]
     one = rf"{re.escape(tags.opening)}.*?(?:{re.escape(tags.closing)}|\Z)\s*"
     further = re.match(f"(?:{one})*", answer, re.DOTALL) if stream.raw else None
     end = len(stream.raw) + (0 if further is None else further.end())
@@ -66,15 +66,15 @@ class ThoughtStream:
         self._state = "text" if tags is None else "start"
         self._buffer = ""
 
-    def feed(self, chunk: str, *, last: bool = False) -> tuple[str, str]:
+    def feed(self, chunk: str, *, final: bool = False) -> tuple[str, str]:
         """Add text, and return the reasoning and the text that can be released."""
         self._buffer += chunk
         thought = text = ""
         if self._state == "start":
-            self._detect_start(last)
+            self._detect_start(final)
         if self._state == "thought":
-            thought = self._feed_thought(last)
-        if self._state == "gap" and (self._buffer.strip() or last):
+            thought = self._feed_thought(final)
+        if self._state == "gap" and (self._buffer.strip() or final):
             self._consume(len(self._buffer) - len(self._buffer.lstrip()))
             self._state = "text"
         if self._state == "text":
@@ -82,14 +82,14 @@ class ThoughtStream:
         return ("" if self._hidden else thought), text
 
     @property
-    def shown(self) -> bool:
+    def visible(self) -> bool:
         """Return True if the reply has reasoning that is not hidden."""
         return bool(self.raw) and not self._hidden
 
     @property
-    def ended(self) -> bool:
+    def complete(self) -> bool:
         """Return True if the visible reasoning is complete."""
-        return self.shown and self._state in ("gap", "text")
+        return self.visible and self._state in ("gap", "text")
 
     def _detect_start(self, last: bool) -> None:
         """Decide whether the reply begins with reasoning, once enough text is buffered."""
@@ -111,7 +111,7 @@ class ThoughtStream:
         )
         said = self._buffer[: end if at < 0 else at]
         # White space around a thought is none of it; at its end it may be inside.
-        begin = 0 if self.raw.strip() not in ("", self._tags.opening) else blank(said)
+        begin = 0 if self.raw.strip() not in ("", self._tags.opening) else leading_spaces(said)
         shown = said[begin:].rstrip()
         if at >= 0:
             self._consume(at + len(closing))
@@ -125,7 +125,7 @@ class ThoughtStream:
         self.raw, self._buffer = self.raw + self._buffer[:count], self._buffer[count:]
 
 
-def blank(text: str) -> int:
+def leading_spaces(text: str) -> int:
     """Return the number of leading white space characters."""
     return len(text) - len(text.lstrip())
 

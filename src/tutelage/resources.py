@@ -222,7 +222,9 @@ class Roles:
         return next(iter(self.policies), None)
 
     @classmethod
-    def of(cls, resources: Mapping[str, Any], endpoints: Mapping[str, str] | None = None) -> Self:
+    def from_resources(
+        cls, resources: Mapping[str, Any], endpoints: Mapping[str, str] | None = None
+    ) -> Self:
         """Determine the roles of the LLMs in `resources`.
 
         `endpoints` has base URLs by resource name or by model name. The policy is the LLM marked

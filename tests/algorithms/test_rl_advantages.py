@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rl_batches import Batch, batches
 
 from tutelage.algorithms import rl
-from tutelage.algorithms.rl import ESTIMATORS, advantages, estimate_advantages, group_counts, whiten
+from tutelage.algorithms.rl import ESTIMATORS, advantages, count_groups, estimate_advantages, whiten
 from tutelage.algorithms.rl.advantages.packed import Estimate
 from tutelage.errors import ConfigError
 
@@ -307,7 +307,7 @@ def test_lonely_rollouts_stay_out_of_the_whitening():
 
 def test_groups_without_contrast_are_counted():
     rewards = rows([1], [0], [0.5], [0.5], [1], [1], [0])
-    counts = group_counts(
+    counts = count_groups(
         rewards,
         torch.ones_like(rewards),
         ["mixed", "mixed", "flat", "flat", "one", "two-rows", "two-rows"],
@@ -360,7 +360,7 @@ def test_an_estimator_reads_the_settings_that_it_declares_and_no_others(name, se
     given = {"groups_B": [0, 0, 1, 1], "values_BT": torch.rand(4, 3), "baselines_B": torch.rand(4)}
     plain, _ = rl.estimate_advantages(name, rewards, mask, **given)
     changed, _ = rl.estimate_advantages(name, rewards, mask, **given, **SETTINGS[setting])
-    assert torch.equal(plain, changed) is (setting not in rl.ESTIMATORS[name].reads)
+    assert torch.equal(plain, changed) is (setting not in rl.ESTIMATORS[name].config_keys)
 
 
 def test_an_estimator_that_divides_by_zero_is_named() -> None:

@@ -50,4 +50,4 @@ def laptop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of two cores, whatever this one has."""
     from tutelage.policy import machine
 
-    monkeypatch.setattr(machine, "machine_facts", lambda: Machine(cuda_devices=0, cores=2))
+    monkeypatch.setattr(machine, "detect_machine", lambda: Machine(cuda_devices=0, cores=2))

@@ -5,7 +5,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutelage.cli.console import PlainConsole, escape, facts, one_line
+from tutelage.cli.console import PlainConsole, echo_pairs, escape, shorten
 
 
 @given(st.text(st.characters()))
@@ -19,7 +19,7 @@ def test_what_is_shown_can_be_written_and_moves_no_cursor(text: str) -> None:
 
 @given(st.text(st.characters()), st.integers(2, 40))
 def test_one_line_is_one_line_of_that_width(text: str, width: int) -> None:
-    shown = one_line(text, width)
+    shown = shorten(text, width)
     assert len(shown) <= width
     assert "\n" not in shown
 
@@ -37,7 +37,7 @@ def test_facts_hang_on_a_terminal_and_stay_whole_in_a_pipe() -> None:
     pairs = [("device", "cpu, because torch sees no GPU on this machine"), ("run", "r/" + "x" * 50)]
     narrow, pipe = console(terminal=True), console(terminal=False)
     for to in (narrow, pipe):
-        facts(to, pairs)
+        echo_pairs(to, pairs)
     lines = written(pipe).splitlines()
     assert lines == [
         "device  cpu, because torch sees no GPU on this machine",
@@ -49,5 +49,5 @@ def test_facts_hang_on_a_terminal_and_stay_whole_in_a_pipe() -> None:
 
 def test_markup_in_a_value_is_text() -> None:
     to = console(terminal=False)
-    facts(to, [("tools", "[bold]x[/bold] [/nope] :smile:")])
+    echo_pairs(to, [("tools", "[bold]x[/bold] [/nope] :smile:")])
     assert written(to) == "tools  [bold]x[/bold] [/nope] :smile:\n"

@@ -67,7 +67,7 @@ def test_time_left_follows_the_budget_or_the_latest_pace() -> None:
     phase = Phase("a", 0.0, steps=100)
     # A run that was resumed at step 50: the 50 steps before it took no time here.
     for now, done in ((10.0, 50), (11.0, 51), (12.0, 52)):
-        phase = phase.after(now, done, {})
+        phase = phase.with_report(now, done, {})
     left = phase.time_left(12.0)
     assert left is not None
     assert math.isclose(left, 48.0)
@@ -91,6 +91,6 @@ def test_rates_say_how_many_were_judged() -> None:
 
 
 def test_a_rate_that_is_missing_now_is_not_the_last_one() -> None:
-    before = Phase("rl", 0.0).after(1.0, 1, {"val/success_sampled": 0.5, "loss/policy": 1.0})
-    now = before.after(2.0, 2, {"val/reward_sampled": 0.4, "rollout/number": 4})
+    before = Phase("rl", 0.0).with_report(1.0, 1, {"val/success_sampled": 0.5, "loss/policy": 1.0})
+    now = before.with_report(2.0, 2, {"val/reward_sampled": 0.4, "rollout/number": 4})
     assert now.values == {"loss/policy": 1.0, "val/reward_sampled": 0.4, "rollout/number": 4}

@@ -11,8 +11,8 @@ from tutelage.config.aliases import (
     all_spellings,
     canonical_key,
     canonical_section,
-    nearest,
-    spellings,
+    find_nearest,
+    list_aliases,
 )
 from tutelage.config.issues import ConfigIssue
 from tutelage.config.keys import leaf_fields
@@ -62,7 +62,7 @@ def test_table_points_at_keys_and_sections() -> None:
 def test_spellings_and_canonical_are_inverse() -> None:
     for key in leaf_fields():
         assert canonical_key(key, None) == key
-        for spelling in spellings(key):
+        for spelling in list_aliases(key):
             assert canonical_key(spelling, None) == key
     assert len(set(all_spellings())) == len(all_spellings())
 
@@ -82,7 +82,7 @@ def test_spellings_and_canonical_are_inverse() -> None:
     ],
 )
 def test_nearest(typo: str, meant: str) -> None:
-    assert nearest(typo) == meant
+    assert find_nearest(typo) == meant
     with pytest.raises(ConfigIssue, match=f"Did you mean {re.escape(repr(meant))}"):
         canonical_key(typo, 1)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tutelage.config.api_keys import api_key_of
+from tutelage.config.api_keys import read_api_key
 from tutelage.engine.endpoint import Endpoint, read_endpoints
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError
@@ -21,9 +21,9 @@ UNSENT = ("sk-very\r\nx: secret", "sk-very\x00secret", "sk-verysecrét", "sk-ver
 
 
 def test_a_key_has_no_white_space_around_it_and_an_empty_one_is_none() -> None:
-    assert api_key_of({"A": " sk-1\r\n", "B": "sk-2"}, "A", "B") == "sk-1"
-    assert api_key_of({"A": " \n", "B": "sk-2"}, "A", "B") == "sk-2"
-    assert api_key_of({"A": ""}, "A", "B") is None
+    assert read_api_key({"A": " sk-1\r\n", "B": "sk-2"}, "A", "B") == "sk-1"
+    assert read_api_key({"A": " \n", "B": "sk-2"}, "A", "B") == "sk-2"
+    assert read_api_key({"A": ""}, "A", "B") is None
     assert read_endpoints({"OPENAI_API_KEY": "k\r\n"})["task"].api_key == "k"
     assert Endpoint("task", "http://h/v1", "m", "").api_key is None
 

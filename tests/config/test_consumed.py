@@ -20,7 +20,7 @@ import pytest
 import tutelage
 from tutelage.algorithms.extensions import LOSSES
 from tutelage.config import Machine
-from tutelage.config.fields import plain
+from tutelage.config.fields import tuples_to_lists
 from tutelage.config.keys import get, json_schema, leaf_fields
 from tutelage.errors import ConfigError
 from tutelage.weights.config import resolve
@@ -58,7 +58,7 @@ def other_values(key: str) -> Iterator[Any]:
     """Values that fit the key's type and are not the one that a plain `train math` has."""
     schema = json_schema(key)
     first = schema["anyOf"][0] if "anyOf" in schema else schema
-    default = plain(get(PLAIN, key))
+    default = tuples_to_lists(get(PLAIN, key))
     choices = first.get("enum", registered_names().get(key))
     if choices:
         yield from (choice for choice in choices if choice != default)
@@ -89,7 +89,7 @@ def decided_here(key: str, machine: Machine) -> bool:
     return True
 
 
-DECLARED = {key for loss in LOSSES.values() for key in loss.reads}
+DECLARED = {key for loss in LOSSES.values() for key in loss.config_keys}
 """Options of losses: the trainer gives each loss those that it takes (`options_of`)."""
 
 

@@ -78,7 +78,7 @@ def test_not_listed(overrides: tuple[str, ...]) -> None:
 def test_what_an_estimator_or_a_loss_reads_is_a_key(name: str) -> None:
     entry = ESTIMATORS[name] if name in ESTIMATORS else LOSSES[name]
     given = ("selection_BT", "generator")  # by the trainer
-    read = [key for key in entry.reads if key.rpartition(".")[2] not in given]
+    read = [key for key in entry.config_keys if key.rpartition(".")[2] not in given]
     for key in (*read, *entry.defaults):
         assert key in leaf_fields() or key.removesuffix(".") in section_names(), key
 

@@ -28,7 +28,7 @@ def changed(order: str) -> None:
     shard any model where it says `shards`."""
     from tutelage.distributed.process_group import TorchProcessGroup
 
-    known, least = process_group.launched(), 0 if "shards" in order else 1 << 40
+    known, least = process_group.get_group(), 0 if "shards" in order else 1 << 40
     made = TorchProcessGroup(known.rank, known.size, tree="tree" in order, shard_from=least)
     for module in _readers():
         module.launched = functools.cache(lambda: made)  # pyright: ignore[reportAttributeAccessIssue]
@@ -46,7 +46,7 @@ def train(source: Path, out: Path, order: str, **keys: object) -> None:
     from tutelage.weights.config import resolve
 
     changed(order)
-    folder = create(out) if process_group.launched().rank == 0 else RunFolder(out)
+    folder = create(out) if process_group.get_group().rank == 0 else RunFolder(out)
     given = {"trainer__total_training_steps": 3, **MANY, **keys}
     resolved = resolve("math", tiny_job.overrides(source, **given), machine=LAPTOP)
     jobs.train(resolved, folder, Progress())
@@ -85,7 +85,7 @@ def learn(source: Path, out: Path, order: str) -> None:
     from tutelage.weights import jobs
 
     changed(order)
-    folder = create(out) if process_group.launched().rank == 0 else RunFolder(out)
+    folder = create(out) if process_group.get_group().rank == 0 else RunFolder(out)
     # In bfloat16, which demonstrations take where the processor has it, a shard's embedding gets a
     # gradient of that format, and the whole one of float32.
     keys = ["actor.max_tokens_per_micro_batch=40", "trainer.test_freq=1", "model.dtype=float32"]

@@ -19,54 +19,54 @@ from tutelage.distributed.process_group import TorchProcessGroup, join_group
 from tutelage.errors import ConfigError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.weights import following
-from tutelage.weights.process_group import in_step, launched
+from tutelage.weights.process_group import get_group, run_on_all
 
 from .ranks import started, together
 
 
 def differ() -> None:
-    rank = launched().rank
+    rank = get_group().rank
     folder = RunFolder(Path(tempfile.gettempdir()))
-    following.check_ranks(launched(), {"torch": f"2.{rank}", "python": "3.12"}, folder)
+    following.check_ranks(get_group(), {"torch": f"2.{rank}", "python": "3.12"}, folder)
 
 
 def look_for(folder: Path) -> None:
-    group = launched()
+    group = get_group()
     own = folder / str(group.rank)
     own.mkdir(parents=True)
     following.check_ranks(group, {}, RunFolder(own))
 
 
 def look_for_one(folder: Path) -> None:
-    if launched().rank == 0:
+    if get_group().rank == 0:
         folder.mkdir()
-    following.check_ranks(launched(), {}, RunFolder(folder))
-    assert launched().rank or not (folder / following.MARK).exists()
+    following.check_ranks(get_group(), {}, RunFolder(folder))
+    assert get_group().rank or not (folder / following.MARK).exists()
 
 
 def fail_on_the_second() -> None:
-    group = launched()
+    group = get_group()
 
     def make() -> int:
         if group.rank == 1:
             raise ConfigError("no model here")
         return 1
 
-    in_step(group, make)
+    run_on_all(group, make)
 
 
 def fail_on_the_first() -> None:
-    group = launched()
+    group = get_group()
 
     def make() -> int:
         raise RunError("the disk is full")
 
-    group.agree(make)
+    group.broadcast(make)
     raise AssertionError("rank 0 has failed")
 
 
 def die_on_the_second(tree: bool) -> None:
-    known = launched()
+    known = get_group()
     group = TorchProcessGroup(known.rank, known.size, tree=tree)
     weight = torch.ones(3, requires_grad=True)
 
@@ -80,7 +80,7 @@ def die_on_the_second(tree: bool) -> None:
 
 def stand_still_on_the_second() -> None:
     process_group.COLLECTIVE_TIMEOUT = timedelta(seconds=2)
-    group = launched()
+    group = get_group()
     if group.rank:
         os.kill(os.getpid(), signal.SIGSTOP)
     group.map(range(2), lambda i: i)
@@ -88,8 +88,8 @@ def stand_still_on_the_second() -> None:
 
 def play_longer_than_work_may_take() -> None:
     process_group.COLLECTIVE_TIMEOUT = timedelta(seconds=1)
-    group = launched()
-    assert group.agree(lambda: time.sleep(3) or group.rank) == 0
+    group = get_group()
+    assert group.broadcast(lambda: time.sleep(3) or group.rank) == 0
     assert group.map(range(2), lambda i: i) == [0, 1]
 
 

@@ -94,13 +94,13 @@ def train(out: Path, keys: tuple[str, ...], device: str) -> None:
         critic, reference, trained = learner.critic, learner.reference, learner._policy  # pyright: ignore[reportPrivateUsage]
         assert critic is not None
         assert reference is not None
-        head = [t for n, t in critic.model.named() if n.startswith("value_head")]
+        head = [t for n, t in critic.model.named_tensors() if n.startswith("value_head")]
         assert {t.device.type for t in head} == {device}
         # The first rank samples from the whole policy, the others have it in main memory.
         assert policy.device.type == (HERE if group.rank else device)
         assert (used.operations > 0) is (device == THERE)
         (gradient,) = gradients
-        trunk = [t for n, t in critic.model.named() if not n.startswith("value_head")]
+        trunk = [t for n, t in critic.model.named_tensors() if not n.startswith("value_head")]
         optimizer = critic._optimizer  # pyright: ignore[reportPrivateUsage]
         places = (
             where(trained.parameters()),

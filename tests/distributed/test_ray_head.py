@@ -51,10 +51,10 @@ def test_what_is_asked_of_ray_does_not_wait_for_a_lost_head() -> None:
     asked, never = list[int](), threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         watch = HeadWatch(f"127.0.0.1:{server.getsockname()[1]}")
-        assert watch.ask(lambda: asked.append(1))
+        assert watch.call(lambda: asked.append(1))
         assert asked == [1]
         threading.Timer(0.3, server.close).start()
-        assert not watch.ask(never.wait), "the head was lost while it was asked"
-    assert not watch.ask(never.wait)
+        assert not watch.call(never.wait), "the head was lost while it was asked"
+    assert not watch.call(never.wait)
     never.set()
     watch.close()

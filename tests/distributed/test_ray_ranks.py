@@ -26,7 +26,7 @@ from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.testing import tiny_policy
 from tutelage.weights import jobs as weight_jobs
-from tutelage.weights.process_group import launched
+from tutelage.weights.process_group import get_group
 
 from . import jobs
 from .ranks import together
@@ -84,7 +84,7 @@ def assert_same(out: Path, usual: Path) -> None:
     """Weights and metrics, and nothing is left of the ranks in this process."""
     assert jobs.metrics(out) == jobs.metrics(usual)
     assert jobs.digest(out) == jobs.digest(usual)
-    assert launched().size == 1
+    assert get_group().size == 1
     assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} & set(os.environ)
 
 
@@ -164,7 +164,7 @@ def test_what_one_rank_alone_meets_is_told(
     (own / "rewards.py").write_text(tiny_job.REWARD + BROKEN)
     with pytest.raises(RunError, match=r"^rank 1 of 2: .*no such luck"):
         train(own, tmp_path / "run")
-    assert launched().size == 1
+    assert get_group().size == 1
 
 
 @pytest.mark.full

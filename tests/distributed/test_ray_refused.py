@@ -81,11 +81,11 @@ def test_ranks_are_placed_where_a_ray_is_named_and_several_are_asked_for() -> No
     ):
         device = "cpu" if machine is LAPTOP else "cuda"
         resolved = resolve("math", [*words, f"trainer.device={device}"], machine=machine)
-        assert machine.placed_ranks(resolved.config) == ranks
+        assert machine.count_ray_ranks(resolved.config) == ranks
         assert ("trainer.nnodes" in resolved.unused) is (ranks == 1 and nodes in words)
         assert (ADDRESS in resolved.unused) is (ranks == 1 and nodes not in words)
     started = Machine(cuda_devices=0, cores=2, nodes=2)
-    assert started.placed_ranks(resolve("math", [f"{ADDRESS}=auto"], machine=LAPTOP).config) == 1
+    assert started.count_ray_ranks(resolve("math", [f"{ADDRESS}=auto"], machine=LAPTOP).config) == 1
     more = [nodes, f"{ADDRESS}=auto", "trainer.n_gpus_per_node=8"]
     with pytest.raises(ConfigError, match=r"n_gpus_per_node=8.*more than available \(4\)"):
         resolve("math", more, machine=gpus)

@@ -25,7 +25,7 @@ from tutelage.errors import ConfigError
 from tutelage.resources import POLICY
 from tutelage.testing import tiny_policy
 from tutelage.tools.loading import load_attribute
-from tutelage.weights.kinds import training
+from tutelage.weights.kinds import make_job
 
 ROWS = [{"id": str(n), "question": f"{n}?"} for n in range(8)]
 
@@ -43,7 +43,7 @@ def sent(agent: Any, **arguments: Any) -> dict[str, tuple[str, list[Any]]]:
         algorithm=algorithm, policy=tiny_policy(), train_dataset=ROWS, output_dir="out", **arguments
     )
     resolved, _, given = trainer._prepare(algorithm, agent, None, None, Path("out"))
-    return dict(put_inputs(training(resolved, given).make_setting()))
+    return dict(put_inputs(make_job(resolved, given).make_inputs()))
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from tutelage.engine.native import NativeEngine
 from tutelage.engine.protocol import Request
-from tutelage.engine.sampler import draw, uniforms
+from tutelage.engine.sampler import draw, draw_uniforms
 from tutelage.policy.hf_model import HFNetwork
 from tutelage.policy.model import Policy
 from tutelage.types import Sampled, Sampling, StopReason
@@ -34,7 +34,7 @@ def slowly(policy: Policy, request: Request, max_length: int = 256) -> Sampled:
     ids, logp, raw = list(request.prompt_ids), [], []
     limit = max(1, min(sampling.max_tokens, max_length - len(ids)))
     reason = StopReason.LENGTH
-    for uniform in uniforms(request.seed, limit):
+    for uniform in draw_uniforms(request.seed, limit):
         logits = model(torch.tensor([ids])).logits[0, -1:].float()
         token, warm, cold = draw(
             logits,
@@ -59,10 +59,10 @@ def finish(engine: NativeEngine, requests: Iterable[Request] = ()) -> list[Sampl
     handles = [engine.submit(r) for r in requests]
     results: dict[int, Sampled] = {}
     for _ in range(5000):
-        if not engine.busy:
+        if not engine.is_busy:
             break
         results.update(engine.step())
-    assert not engine.busy
+    assert not engine.is_busy
     return [results[h] for h in handles]
 
 

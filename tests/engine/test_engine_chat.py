@@ -51,7 +51,7 @@ async def test_turns_of_a_conversation_make_one_row(codec: Codec) -> None:
     trained = [t for t, m in zip(rows[0].ids, rows[0].mask, strict=True) if m]
     end = codec.tokenizer.eos_token
     assert codec.decode(trained) == f"{CALL}{end}Hm.{CALL}{end}It is 46{end}"
-    assert rows[0].trained == sum(len(c.sampled.token_ids) for c in chat.calls)
+    assert rows[0].n_trained == sum(len(c.sampled.token_ids) for c in chat.calls)
     assert codec.decode(rows[0].ids) == codec.render_text(
         [*messages, last.reply], TOOLS, open_turn=False
     ).removesuffix("\n").replace('"expression": "', '"expression":"')
@@ -192,7 +192,7 @@ async def test_one_call_can_be_continued_many_times(codec: Codec) -> None:
     rows = build_rows(chat.calls)
     assert len(rows) == 3
     sampled = sum(len(c.sampled.token_ids) for c in chat.calls)
-    assert sum(r.trained for r in rows) == sampled  # the root's tokens are trained once
+    assert sum(r.n_trained for r in rows) == sampled  # the root's tokens are trained once
 
 
 async def test_several_calls_are_known_as_a_set(codec: Codec) -> None:

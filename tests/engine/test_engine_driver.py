@@ -148,7 +148,7 @@ async def test_cancelling_a_rollout_cancels_its_request_and_frees_its_slot(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert not engine.busy
+        assert not engine.is_busy
         got = await asyncio.wait_for(driver.sample(request(2)), 60)
     assert got.token_ids == one(tiny_engine(tiny("qwen2")), request(2)).token_ids
 
@@ -188,7 +188,7 @@ async def test_an_engine_that_fails_fails_everyone_who_waits_and_serves_the_next
     assert [type(e) for e in got] == [EngineError] * 4
     assert all("RuntimeError: out of memory" in str(e) for e in got)
     assert all(isinstance(e.__cause__, RuntimeError) for e in got)
-    assert not engine.busy
+    assert not engine.is_busy
     monkeypatch.setattr(engine, "step", working)
     fine = await driver.sample(request(1))
     assert fine.token_ids == one(tiny_engine(tiny("qwen2")), request(1)).token_ids
@@ -339,7 +339,7 @@ async def test_listening_changes_nothing_for_anybody(schedule: Any, tiny: Any) -
         got = [await t for t in tasks]
         assert all(tuple(heard[i]) == got[i].token_ids for i in listeners)
         assert not any(heard[i] for i in set(range(8)) - listeners)
-        assert not engine.streaming
+        assert not engine.is_streaming
         return got, steps
 
     runs = [await run(listeners) for listeners in (set(), {2, 5}, set(range(8)))]

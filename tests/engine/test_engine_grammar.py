@@ -16,7 +16,7 @@ from tests.marks import long
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
 from tutelage.errors import ConfigError, ConstraintError, ModelError
-from tutelage.policy.constrained import AllowedTokens, unpack
+from tutelage.policy.constrained import AllowedTokens, unpack_bits
 from tutelage.policy.grammar import Grammar
 from tutelage.policy.packing import MicroBatch
 from tutelage.policy.row import Row
@@ -117,7 +117,7 @@ def allowed(policy: Any, grammar: Grammar, ids: list[int]) -> bool:
     matcher = grammar.start()
     words = np.zeros(policy.config.vocab_size // 32, np.int32)
     for token in ids:
-        matcher.fill(words)
+        matcher.fill_bitmask(words)
         if not (int(words[token // 32]) >> (token % 32)) & 1:
             return False
         matcher.accept(token)
@@ -245,7 +245,7 @@ async def test_the_trainer_computes_what_the_engine_drew_from(
     sampled = sum(len(c.sampled.token_ids) for c in chat.calls)
     assert forced > 20
     assert narrowed > 5
-    assert sum(r.trained for r in rows) == sampled - forced
+    assert sum(r.n_trained for r in rows) == sampled - forced
     token_rows = [Row(r.ids, r.mask, r.narrowed) for r in rows]
     scores = policy.score(token_rows, temperature=temperature)
     told = [x for r in rows for x, m in zip(r.logprobs, r.mask, strict=True) if m]
@@ -269,10 +269,10 @@ async def test_gradients_of_narrowed_tokens_are_those_of_their_own_distribution(
     sets = AllowedTokens.replay(policy.codec, [token_row], policy.device)
     assert sets is not None
     total = torch.zeros(())
-    batch = MicroBatch.of([token_row], policy.device, torch.float32)
+    batch = MicroBatch.pack([token_row], policy.device, torch.float32)
     hidden = policy.network(batch, torch.float32)
     z = hidden[batch.lines_K] @ policy.network.weights.head.t() / 1.3
-    masks = unpack(sets.words_NW[sets.number_K], z.shape[1])
+    masks = unpack_bits(sets.words_NW[sets.number_K], z.shape[1])
     for line, mask, target in zip(z, masks, batch.targets_K.tolist(), strict=True):
         total = total + line[target] - line[mask].logsumexp(0)
     theirs = gradients(total)

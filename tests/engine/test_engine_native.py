@@ -17,7 +17,7 @@ from tests.marks import long
 
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Request
-from tutelage.engine.sampler import draw, uniforms
+from tutelage.engine.sampler import draw, draw_uniforms
 from tutelage.engine.versions import version_spans
 from tutelage.errors import ContextOverflowError
 from tutelage.policy.decoder import Cache
@@ -171,7 +171,7 @@ def test_the_context_is_a_limit(kind: str, tiny: Any) -> None:
             engine.submit(request(5, ids=ids))
     with pytest.raises(ContextOverflowError, match="empty"):
         engine.submit(Request((), Sampling(), 0))
-    assert not engine.busy
+    assert not engine.is_busy
 
 
 def test_stop_strings_end_the_turn_that_says_them(tiny: Any) -> None:
@@ -278,7 +278,7 @@ def test_a_cancelled_request_reports_nothing_and_frees_its_slot(tiny: Any) -> No
     engine.cancel(running)
     engine.cancel(waiting)
     engine.cancel(12345)
-    while engine.busy:
+    while engine.is_busy:
         ended += engine.step()
     assert [h for h, _ in ended] == [kept]
     same(ended[0][1], one(tiny_engine(tiny("qwen2")), request(3)))
@@ -327,7 +327,7 @@ def test_what_runs_goes_on_under_new_weights_from_what_they_say_of_the_whole(
         change(policy)
         engine.update_weights(policy, version)
         versions[version] = policy.copy()
-    while engine.busy:
+    while engine.is_busy:
         results |= dict(engine.step())
     found = [results[handle] for handle in handles]
     for got, wanted in zip(found, asked, strict=True):
@@ -344,7 +344,7 @@ def test_what_runs_goes_on_under_new_weights_from_what_they_say_of_the_whole(
 
 @torch.no_grad()
 def drawn_by_their_versions(got: Sampled, wanted: Request, versions: dict[int, Policy]) -> None:
-    numbers, start = uniforms(wanted.seed, len(got.token_ids)), 0
+    numbers, start = draw_uniforms(wanted.seed, len(got.token_ids)), 0
     for version, end in version_spans(got):
         model = transformers_model(versions[version])
         for i in range(start, end):
@@ -418,7 +418,7 @@ def invariant_runs(policy: Policy, seed: int) -> dict[int, list[Sampled]]:
     handles: dict[int, int] = {}
     waiting = [(i, talk_request(i, [])) for i in range(8)]
     noise = 100 * (1 + seed)
-    while waiting or engine.busy:
+    while waiting or engine.is_busy:
         chance.shuffle(waiting)
         for _ in range(chance.randint(0, 3)):
             if waiting:

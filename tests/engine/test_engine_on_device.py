@@ -18,7 +18,7 @@ from tests.pretended_device import PretendedDevice, on_device, process_ended
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Request
 from tutelage.evaluate.config import AskConfig
-from tutelage.evaluate.targets import ask, load_served
+from tutelage.evaluate.targets import ask, load_chat_client
 from tutelage.policy import machine
 from tutelage.policy.model import Policy
 from tutelage.types import Sampled, Sampling
@@ -96,4 +96,4 @@ def test_a_model_is_asked_and_served_there(device: PretendedDevice, fresh: Fresh
         patch.setattr(machine, "sampling_device", lambda wanted="auto": device.first)
         assert ask(folder, "1+1", AskConfig()).last.final_text == wanted
         assert device.operations
-        load_served(folder, slots=1, max_length=None, seed=0)
+        load_chat_client(folder, slots=1, max_length=None, seed=0)

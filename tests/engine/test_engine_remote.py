@@ -10,7 +10,7 @@ import pytest
 from tests.loopback import replying
 from tests.testing.upstream import remote_over
 
-from tutelage.engine.endpoint import Endpoint, served_models
+from tutelage.engine.endpoint import Endpoint, list_models
 from tutelage.engine.remote import RemoteChatClient, RemoteServers
 from tutelage.engine.script import ScriptedReply
 from tutelage.errors import ConfigError, ContextOverflowError, EngineError, RemoteError
@@ -266,6 +266,6 @@ async def test_a_server_here_is_reached_without_a_proxy_and_without_the_environm
             servers = RemoteServers({"main": endpoint})
             call = await servers("main", SeedTree(0)).chat(ASK, sampling=SAMPLING)
             assert call.reply.content == "hello"
-            assert served_models(endpoint) == ("m",)
+            assert list_models(endpoint) == ("m",)
             await servers.aclose()
     assert keys == [None, None, "Bearer own", "Bearer own"]

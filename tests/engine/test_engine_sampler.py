@@ -8,7 +8,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tutelage.engine.sampler import draw, uniforms
+from tutelage.engine.sampler import draw, draw_uniforms
 
 
 def logits_of(seed: int, vocab: int = 12) -> torch.Tensor:
@@ -80,12 +80,12 @@ def test_top_k_and_top_p_renormalise_within_the_support() -> None:
 
 
 def test_uniforms_are_a_function_of_the_seed_and_prefixes_of_one_stream() -> None:
-    assert np.array_equal(uniforms(7, 5), uniforms(7, 50)[:5])
-    assert not np.array_equal(uniforms(7, 5), uniforms(8, 5))
-    many = uniforms(1, 10_000)
+    assert np.array_equal(draw_uniforms(7, 5), draw_uniforms(7, 50)[:5])
+    assert not np.array_equal(draw_uniforms(7, 5), draw_uniforms(8, 5))
+    many = draw_uniforms(1, 10_000)
     assert 0 <= many.min() < many.max() < 1
     assert abs(many.mean() - 0.5) < 0.02
-    uniforms(2**63 - 1, 1)
+    draw_uniforms(2**63 - 1, 1)
 
 
 @pytest.mark.parametrize("temperature", [None, 0.0, 0.7])

@@ -186,7 +186,7 @@ def test_what_an_engine_holds_can_be_freed_between_two_updates(
     engine.submit(asked(1))
     engine.free()
     assert engine.version == 0, "not while a request runs"
-    while engine.busy:
+    while engine.is_busy:
         engine.step()
     engine.free()
     gone = [ref for ref in tensors if ref() is None]

@@ -85,7 +85,7 @@ def test_others_go_on_between_the_chunks(
     handles[engine.submit(late)] = late
     assert engine.prefilling
     ended: list[Request] = []
-    while engine.busy:
+    while engine.is_busy:
         for handle, got in engine.step():
             ended.append(handles[handle])
             assert got.token_ids == slowly(policy, handles[handle]).token_ids
@@ -134,7 +134,7 @@ def test_new_weights_between_two_chunks_compute_the_whole_prompt(
         assert not engine.step()
     engine.update_weights(changed, 1)
     ended: dict[int, Sampled] = {}
-    while engine.busy:
+    while engine.is_busy:
         ended |= dict(engine.step())
     got = ended[handles[1]]
     assert (got.policy_version, got.versions) == (1, None)

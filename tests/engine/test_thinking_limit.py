@@ -72,7 +72,7 @@ async def test_what_is_no_thought_or_a_short_one_is_left_alone(
     call = await asked(engine, codec)
     assert len(engine.requests) == calls
     assert call.sampled.allowed == ()
-    assert build_rows([call])[0].trained == len(call.sampled.token_ids)
+    assert build_rows([call])[0].n_trained == len(call.sampled.token_ids)
     codec.choose_thinking(None, 12)
 
 
@@ -116,4 +116,4 @@ async def test_a_turn_without_a_thought_begins_with_an_empty_one() -> None:
     answer = [*codec.encode("It is 46"), codec.tokenizer.eos_token_id]
     assert list(call.sampled.token_ids) == told == [*empty, *answer]
     assert call.sampled.allowed == (*(1,) * len(empty), *(0,) * len(answer))
-    assert build_rows([call])[0].trained == len(answer)
+    assert build_rows([call])[0].n_trained == len(answer)

@@ -74,7 +74,7 @@ def changed(policy: Policy, seed: int = 1) -> Policy:
     other = policy.copy()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for _, tensor in other.named():
+        for _, tensor in other.named_tensors():
             tensor.add_(0.05 * torch.randn(tensor.shape, generator=generator))
     return other
 
@@ -167,7 +167,7 @@ def test_adapters_are_sent_alone(server: VLLMServer, engine_of: Made, tmp_path: 
     engine = engine_of(server, transfer=transfer, policy=adapted)
     for version in range(2):
         with torch.no_grad():
-            for name, tensor in adapted.named():
+            for name, tensor in adapted.named_tensors():
                 if name.endswith("lora_B"):
                     tensor.add_(0.2)
         dict(adapted.hf_tensors())  # merges them
@@ -212,7 +212,7 @@ def test_a_small_step_that_changes_nothing_is_caught(
     for _ in range(3):
         versions.append(versions[-1].copy())
         with torch.no_grad():
-            dict(versions[-1].named())["norm"].mul_(1.00002)
+            dict(versions[-1].named_tensors())["norm"].mul_(1.00002)
     for version, each in enumerate(versions[:3]):
         engine.update_weights(each, version)
     assert engine.probed is not None

@@ -62,7 +62,7 @@ async def test_replies_are_steps_until_the_end(tiny: Any) -> None:
     assert (attempt.stop, attempt.answer, attempt.failure) == ("truncated", "9", None)
     assert rollout.reward == Reward(sum([-0.1] * 3), {"exact": 0.0})
     assert not is_success(rollout)
-    assert not is_success(rollout, Success.of(">=-5")), "the environment says what success is"
+    assert not is_success(rollout, Success.parse(">=-5")), "the environment says what success is"
 
 
 async def test_all_calls_of_a_reply_are_one_step(tiny: Any) -> None:

@@ -63,7 +63,7 @@ def test_a_record_that_ends_within_a_line_goes_on_in_a_new_one(tmp_path: Path) -
     for before, lines in (("", []), ('{"a": 1}\n', ['{"a": 1}']), ('{"half', ['{"half'])):
         path.write_text(before)
         log = CallLog(path)
-        log.spans("run", [span])
+        log.log_spans("run", [span])
         log.close()
         assert path.read_text().splitlines()[:-1] == lines
         assert json.loads(path.read_text().splitlines()[-1])["span"]["name"] == "plan"

@@ -47,7 +47,7 @@ def test_what_agents_could_not_reach_is_refused(
 
 def test_a_run_gives_keys_of_a_random_secret_wherever_it_listens() -> None:
     address = ("0.0.0.0", 8200, "http://node1:8200")
-    doors = [Gateway.at(*address).open("r", "a", ScriptedClient(["x"])) for _ in range(2)]
+    doors = [Gateway.for_address(*address).open("r", "a", ScriptedClient(["x"])) for _ in range(2)]
     assert {door.base_url for door in doors} == {"http://node1:8200/rollout/r/attempt/a/v1"}
     assert doors[0].api_key != doors[1].api_key
     env = doors[0].env()
@@ -56,5 +56,5 @@ def test_a_run_gives_keys_of_a_random_secret_wherever_it_listens() -> None:
 
 
 def test_it_listens_where_it_is_told() -> None:
-    with Gateway.at("127.0.0.2") as gateway:
+    with Gateway.for_address("127.0.0.2") as gateway:
         assert gateway.url == f"http://127.0.0.2:{gateway.port}"

@@ -65,7 +65,7 @@ async def test_token_ids_go_in_and_out_and_make_one_row(attempt_session: Open, t
     second = (await ask(case, more, return_token_ids=True)).json()["choices"][0]
     assert second["text"] == "Bye."
     (row,) = build_rows(chat.calls)
-    assert row.trained == len(first["token_ids"]) + len(second["token_ids"])
+    assert row.n_trained == len(first["token_ids"]) + len(second["token_ids"])
 
 
 @pytest.mark.parametrize(

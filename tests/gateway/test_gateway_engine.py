@@ -52,7 +52,7 @@ async def test_turns_over_chat_completions_make_one_row(
     await case.chat(messages=[*messages, turn, result], tools=[CALCULATOR], stream=stream)
     assert chat.calls[1].reply.content == "It is 2."
     (row,) = build_rows(chat.calls)
-    assert row.trained == sum(len(c.sampled.token_ids) for c in chat.calls)
+    assert row.n_trained == sum(len(c.sampled.token_ids) for c in chat.calls)
 
 
 async def test_a_reply_that_is_half_a_call_is_content(attempt_session: Open, codec: Codec) -> None:

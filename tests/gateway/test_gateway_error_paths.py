@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tutelage.gateway.completions import KeptAnswers
+from tutelage.gateway.completions import AnswerCache
 from tutelage.gateway.dialects import DIALECTS
 from tutelage.gateway.errors import ApiError
 from tutelage.types import Sampling
@@ -23,7 +23,7 @@ def block(**fields: Any) -> dict[str, Any]:
 
 def refusal(dialect: str, body: dict[str, Any]) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        BY_NAME[dialect].read({"model": "m", **body}, Sampling(), KeptAnswers())
+        BY_NAME[dialect].read({"model": "m", **body}, Sampling(), AnswerCache())
     return caught.value
 
 

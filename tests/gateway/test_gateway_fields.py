@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.in_one_item import in_one_item
 
-from tutelage.gateway.completions import KeptAnswers
+from tutelage.gateway.completions import AnswerCache
 from tutelage.gateway.dialects import DIALECTS, Dialect
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.request import ChatRequest
@@ -33,7 +33,7 @@ NONE_OF_OURS = {"a": ["value", "that", "no", "table", "has"]}
 def asked(dialect: Dialect, **more: Any) -> ChatRequest:
     """What a request asks of a model; what an answer repeats of it is no part of that."""
     body = BODIES[dialect.name] | more
-    request = dialect.read(body, Sampling(), KeptAnswers())
+    request = dialect.read(body, Sampling(), AnswerCache())
     return replace(request, echo={})
 
 
@@ -50,7 +50,7 @@ def test_every_dialect_is_asked() -> None:
 def test_what_is_accepted_without_effect_asks_for_the_same(dialect: Dialect, name: str) -> None:
     for value in VALUES:
         assert asked(dialect, **{name: value}) == asked(dialect)
-        unused = dialect.request.unused(BODIES[dialect.name] | {name: value})
+        unused = dialect.request.unused_fields(BODIES[dialect.name] | {name: value})
         assert unused == ({} if value is None else {name: value}), "for the record"
 
 

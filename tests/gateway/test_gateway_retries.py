@@ -74,16 +74,16 @@ async def test_who_leaves_does_not_cancel_who_joined(attempt_session: Open) -> N
     puppet = Puppet()
     case = attempt_session(puppet)
     answer = case.attempt_session.answer(CHAT_COMPLETIONS, b"k", False, _ask(), "main")
-    answer.join()
+    answer.add_waiter()
     same = case.attempt_session.answer(CHAT_COMPLETIONS, b"k", True, _ask(), "main")
     assert same is answer
-    same.join()
-    answer.leave()
+    same.add_waiter()
+    answer.remove_waiter()
     await asyncio.sleep(0)
     assert not answer.task.done()
     puppet.go.set()
     await answer.task
-    same.leave()
+    same.remove_waiter()
     assert puppet.cancelled == 0
 
 

@@ -25,7 +25,11 @@ async def test_the_last_reward_of_a_name_counts(attempt_session: Open) -> None:
     }  # fmt: skip
     await post(case, {"reward": 1})
     await post(case, {"speed": -2.5})
-    assert case.attempt_session.posted.named == [("reward", 1.0), ("format", 1.0), ("speed", -2.5)]
+    assert case.attempt_session.posted.named_values == [
+        ("reward", 1.0),
+        ("format", 1.0),
+        ("speed", -2.5),
+    ]
     assert case.attempt_session.posted.final.result() == 0.25  # the first: it ends the waiting
 
 
@@ -35,7 +39,7 @@ async def test_a_repeat_changes_nothing_and_gets_the_first_answer(attempt_sessio
     await post(case, {"reward": 1.0}, idempotency_key="two")
     again = await post(case, {"reward": 0.5}, idempotency_key="one")
     assert (again.status_code, again.json()) == (200, first.json())
-    assert case.attempt_session.posted.named == [("reward", 1.0)]
+    assert case.attempt_session.posted.named_values == [("reward", 1.0)]
     other = await post(case, {"reward": 0.75}, idempotency_key="one")
     assert (other.status_code, other.json()["error"]["code"]) == (409, "idempotency_key_reused")
     assert other.headers["x-should-retry"] == "false"
@@ -52,7 +56,7 @@ async def test_what_is_no_finite_number_is_refused(attempt_session: Open, body: 
     assert answer.json()["error"]["code"] in ("invalid_reward", "invalid_json")
     told = (await case.post("/rewards", {"reward": "x"})).json()["error"]
     assert told["message"].startswith("`reward` = 'x': ")
-    assert case.attempt_session.posted.named == []
+    assert case.attempt_session.posted.named_values == []
     assert not case.attempt_session.posted.final.done()
 
 
@@ -66,7 +70,7 @@ async def test_a_late_reward_does_not_count(attempt_session: Open, path: str) ->
     answer = await post(case, body, path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (410, "attempt_closed")
     assert answer.headers["x-should-retry"] == "false"
-    assert case.attempt_session.posted.named == []
+    assert case.attempt_session.posted.named_values == []
 
 
 # ---------------------------------------------------------------- agent-lightning 1.0
@@ -99,4 +103,4 @@ async def test_agents_of_agent_lightning_find_their_attempt(
     assert told == event | {"rollout_id": "roll_0", "attempt_id": "att_0"}
     other = {"event_type": "agent_output", "data": {"patch": "..."}}
     assert (await case.http.post(env["AGL_EVENT_URL"], json=other, headers=key)).status_code == 200
-    assert case.attempt_session.posted.named == [("reward", 0.75)]
+    assert case.attempt_session.posted.named_values == [("reward", 0.75)]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tutelage.engine.scripted import ScriptedClient
-from tutelage.gateway.text import TextStream, cut_at_stop
+from tutelage.gateway.text import TextStream, truncate_at_stop
 
 
 class Stripping(type(ScriptedClient.codec)):
@@ -56,7 +56,7 @@ def test_what_was_sent_is_a_beginning_of_the_content(
     stream = TextStream(BYTES, stop)
     ids = [*text.encode(), BYTES.end]
     sent = [stream.feed(part) for part in parts(ids, cuts)]
-    content = cut_at_stop(hermes(text), stop, sampled=text)
+    content = truncate_at_stop(hermes(text), stop, raw_text=text)
     assert (content or "").startswith("".join(sent))
     assert "".join(sent) + stream.finish(content) == (content or "")
 
@@ -68,7 +68,7 @@ def test_a_script_is_streamed_with_its_white_space(
 ) -> None:
     """Its text is what its line says, which nobody strips."""
     text = "".join(p for p in pieces if "tool" not in p and p != "<")
-    stream, whole = TextStream(AS_SAID, stop), cut_at_stop(text, stop)
+    stream, whole = TextStream(AS_SAID, stop), truncate_at_stop(text, stop)
     sent = [stream.feed(part) for part in parts([*text.encode(), AS_SAID.end], cuts)]
     assert "".join(sent) + stream.finish(whole) == whole
 

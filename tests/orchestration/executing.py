@@ -23,7 +23,7 @@ from tutelage.orchestration.execution.workers import (
     WorkerEstimate,
 )
 from tutelage.orchestration.plan.dag import Node, Plan
-from tutelage.orchestration.routing.contract import Choice, Router, RouteState, cascade
+from tutelage.orchestration.routing.contract import Choice, Router, RouteState, cascade_router
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
 from tutelage.store.values import load_json
@@ -143,7 +143,7 @@ def run_plan(
     """Execute on the jumping clock with the workers in their order."""
     executor = Executor(
         pool,
-        router or cascade([worker.name for worker in pool.workers]),
+        router or cascade_router([worker.name for worker in pool.workers]),
         settings=ExecutorSettings(**settings),
     )
     return run_virtual(executor.run(plan, seeds=SeedTree(seed), budget=budget, observers=observers))

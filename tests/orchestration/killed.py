@@ -58,7 +58,7 @@ def execute(path: Path, log: Path, kill: int) -> None:
     pool, plan = ToolPool({"add": add}, permit=permit), Plan("x", tuple(NODES))
     system = OrchestrationSystem(lambda text: plan, pool)
     done = system.execute("x", journal=path, name="flow", observers=[watch])
-    note("kept", sum(node.kept for node in done.nodes))
+    note("kept", sum(node.is_ok for node in done.nodes))
 
 
 def in_child(*args: Any) -> int:

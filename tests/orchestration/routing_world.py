@@ -129,7 +129,9 @@ def table(seed: int = 0) -> OutcomeTable:
 @functools.cache
 def world(scenario: Scenario | None = None) -> Phase2Data:
     """Splits, predictor and boards of that table."""
-    return Phase2Data.of(table(), scenario or Scenario(), SMALL, SeedTree(0).child("phase2"))
+    return Phase2Data.from_table(
+        table(), scenario or Scenario(), SMALL, SeedTree(0).child("phase2")
+    )
 
 
 class ReplayPool:

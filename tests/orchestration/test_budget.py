@@ -29,7 +29,7 @@ from tutelage.orchestration.execution.workers import (
     WorkerAnswer,
     WorkerError,
 )
-from tutelage.orchestration.routing.contract import cascade
+from tutelage.orchestration.routing.contract import cascade_router
 from tutelage.seeds import SeedTree
 
 
@@ -206,7 +206,7 @@ class Counted:
 
 def execute(verifier: Any, budget: Budget, **more: Any) -> Execution:
     pool = ScriptedPool(workers("a", "b", "c", price=0.2), right(cost=0.1))
-    executor = Executor(pool, cascade(["a", "b", "c"]), verifiers=Verifiers(verifier))
+    executor = Executor(pool, cascade_router(["a", "b", "c"]), verifiers=Verifiers(verifier))
     plan = plan_of((), (), (0, 1))
     return run_virtual(executor.run(plan, seeds=SeedTree(0), budget=budget, **more))
 
@@ -234,7 +234,7 @@ def test_a_verdict_that_was_cut_off_counts_at_its_bound(tmp_path: Path) -> None:
     """A process that ends while it judges: the log knows what may have been spent."""
     seeds, plan = SeedTree(0), plan_of(())
     pool = ScriptedPool(workers("a", price=0.2), right(cost=0.1))
-    executor = Executor(pool, cascade(["a"]), verifiers=Verifiers(Counted(0.05, 0.07)))
+    executor = Executor(pool, cascade_router(["a"]), verifiers=Verifiers(Counted(0.05, 0.07)))
     with ExecutionJournal(tmp_path / "events.db", plan, seeds) as journal:
         run_virtual(executor.run(plan, seeds=seeds, journal=journal))
     cut_after(tmp_path / "events.db", "verify")

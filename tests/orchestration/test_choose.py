@@ -22,7 +22,7 @@ from tutelage.orchestration.planner import choose
 from tutelage.orchestration.planner.choose import catalog_tools, choose_plan
 from tutelage.orchestration.planner.llm import LLMPlanner
 from tutelage.orchestration.planner.model import PlanPrediction
-from tutelage.orchestration.planner.saving import shipped_planner
+from tutelage.orchestration.planner.saving import builtin_planner
 from tutelage.tools.tool import tool
 
 
@@ -160,7 +160,7 @@ def texts_of(value: object) -> list[str]:
 
 
 def test_each_is_planned_with_its_tools_or_declined() -> None:
-    model = shipped_planner()
+    model = builtin_planner()
     assert model.confidence is not None
     # The first command of the documentation.
     first = model.plan("Summarise the article and translate it to French")

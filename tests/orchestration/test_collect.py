@@ -26,7 +26,7 @@ from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import Latency, Worker
-from tutelage.orchestration.routing.contract import cascade, most_accurate
+from tutelage.orchestration.routing.contract import accurate_router, cascade_router
 from tutelage.seeds import SeedTree
 
 
@@ -36,7 +36,7 @@ def test_a_collection_of_synthetic_instructions_reads_back_as_workflows(tmp_path
 
     def run(folder: Path) -> bytes:
         system = OrchestrationSystem(
-            pool=pool, router=most_accurate(), catalog=builtin_graph().catalog, seed=2
+            pool=pool, router=accurate_router(), catalog=builtin_graph().catalog, seed=2
         )
         logger = ExecutionLogger(folder, workers=pool.workers, clock=lambda: 0.0)
         told = run_virtual(collect(system, [w.plan for w in workflows], logger))
@@ -60,7 +60,7 @@ def served(kind: str, every: int, tmp_path: Path) -> tuple[Any, list[dict[str, A
         return failed(kind) if asked % every == 0 else right()(worker, work)
 
     pool = ScriptedPool((Worker("a", latency=Latency(1.0)),), behave)
-    system = OrchestrationSystem(pool=pool, router=cascade(["a"]))
+    system = OrchestrationSystem(pool=pool, router=cascade_router(["a"]))
     plans = [Plan(f"Do number {i} .", (Node("t0"),)) for i in range(200)]
     logger = ExecutionLogger(tmp_path, workers=pool.workers)
     told = run_virtual(collect(system, plans, logger))
@@ -80,7 +80,7 @@ def test_what_a_server_lost_is_counted_apart(
 
 def test_a_plan_that_cannot_be_begun_is_counted_and_the_rest_is_collected() -> None:
     pool = ScriptedPool((Worker("a", ("t0",), latency=Latency(1.0)),), right())
-    system = OrchestrationSystem(pool=pool, router=cascade(["a"]))
+    system = OrchestrationSystem(pool=pool, router=cascade_router(["a"]))
     good, bad = plan_of(()), plan_of((), (0,))
     told = run_virtual(collect(system, [bad, good, bad]))
     assert (told["executions"], told["succeeded"], told["refused"], told["lost"]) == (1, 1, 2, 0)

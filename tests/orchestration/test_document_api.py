@@ -24,7 +24,7 @@ from tutelage.orchestration import (
     compute_reward,
     is_valid_dag,
 )
-from tutelage.orchestration.data.workflows import workflow_of
+from tutelage.orchestration.data.workflows import parse_workflow
 from tutelage.orchestration.plan.catalog import Catalog
 
 SMALL = 8
@@ -80,8 +80,8 @@ def test_a_planner_without_arguments_knows_the_built_in_tools(planner: PlannerMo
 def test_the_reward_of_what_was_executed_needs_nothing_else() -> None:
     plan = Plan("x", (Node("summarize_text"),))
     result = OrchestrationSystem().execute("x", plan=plan)
-    assert compute_reward(result) == pytest.approx(result.earned("seed").value)
-    assert compute_reward(result, "normalized") == pytest.approx(result.earned().value)
+    assert compute_reward(result) == pytest.approx(result.compute_reward("seed").value)
+    assert compute_reward(result, "normalized") == pytest.approx(result.compute_reward().value)
     assert compute_reward(RESULT) == pytest.approx(10 - 0.01 - 0.1 + 0.1)
     with pytest.raises(ConfigError, match="preset='seed'"):
         compute_reward(ExecutionResult(True), "normalized")
@@ -100,9 +100,9 @@ def test_a_log_without_task_types_says_what_to_do() -> None:
     outputs = {"model_selections": [2, 0], "workflow_graph": {"adjacency": CHAIN}}
     row = {"instruction": "Say it", "success": True, "planner_outputs": outputs}
     with pytest.raises(DataError, match=r"no 'task_types'.*planner_outputs=plan"):
-        workflow_of(row)
+        parse_workflow(row)
     nodes = [{"node": 0, "type": "read"}, {"node": 1, "type": "say"}]
-    found = workflow_of({**row, "nodes": nodes})
+    found = parse_workflow({**row, "nodes": nodes})
     assert found.tools == ("read", "say")
     assert found.workers == (2, 0)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tutelage.errors import DataError
 from tutelage.orchestration.data.rows import read_json
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
-from tutelage.orchestration.data.workflows import catalog_of, read_workflows, workflow_of
+from tutelage.orchestration.data.workflows import build_catalog, parse_workflow, read_workflows
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, check_plan, read_catalog
 from tutelage.seeds import SeedTree
 
@@ -50,7 +50,7 @@ def write(folder: Path, data: Any, name: str = "rows.json") -> Path:
 
 
 def test_the_documents_training_set() -> None:
-    made = workflow_of(DOCUMENT, CATALOG)
+    made = parse_workflow(DOCUMENT, CATALOG)
     assert made.tools == ("read", "sum", "join")
     assert made.plan.dependencies == ((), (0,), (0, 1))
     assert made.workers == (2, 0, 1)
@@ -58,14 +58,14 @@ def test_the_documents_training_set() -> None:
 
 
 def test_a_log_line_names_its_workers_and_keeps_the_documents_signs() -> None:
-    made = workflow_of(LOG, CATALOG)
+    made = parse_workflow(LOG, CATALOG)
     assert made.workers == ("good", "cheap")
     assert made.rewards == {"success": 1.0, "cost": -0.045, "latency": -1.2}
 
 
 def test_parents_come_before_children_whatever_the_order_of_the_row() -> None:
     row = {"instruction": "x", "targets": {"task_types": ["b", "a"], "dependencies": [[1], []]}}
-    made = workflow_of(row)
+    made = parse_workflow(row)
     assert (made.tools, made.plan.edges) == (("a", "b"), ((0, 1),))
 
 
@@ -89,7 +89,7 @@ def test_bad_rows_name_file_row_and_field(tmp_path: Path, row: Any, message: str
 
 def test_a_catalog_is_made_of_what_rows_use() -> None:
     targets = {**LOG["planner_outputs"], "subtasks": ["read it", "sum it up"]}
-    catalog = catalog_of([workflow_of({**LOG, "planner_outputs": targets})])
+    catalog = build_catalog([parse_workflow({**LOG, "planner_outputs": targets})])
     assert catalog.names == ("read", "sum")
     assert catalog["read"].description == "read it"
     assert catalog["sum"].description == "sum it up"
@@ -118,8 +118,8 @@ def test_rows_survive_the_round_trip(size: int, random: Any) -> None:
     parents = [sorted(random.sample(range(i), random.randint(0, i))) for i in range(size)]
     names = [random.choice(CATALOG.names) for _ in range(size)]
     targets = {"task_types": names, "dependencies": parents}
-    made = workflow_of({"instruction": "do it", "targets": targets}, CATALOG)
-    again = workflow_of(made.to_row(CATALOG), CATALOG)
+    made = parse_workflow({"instruction": "do it", "targets": targets}, CATALOG)
+    again = parse_workflow(made.to_row(CATALOG), CATALOG)
     assert again == made
     assert all(i < j for i, j in made.plan.edges)
 

@@ -221,7 +221,7 @@ class Paid(LLMPlanner):
     """A script counts no tokens, as servers do."""
 
     async def _reply(self, client: Any, messages: Any, tools: Any) -> PlannerCall:
-        call = await LLMPlanner._reply(self, client, messages, tools)
+        call = await LLMPlanner._send(self, client, messages, tools)
         return replace(call, cost=0.5 / (len(self.calls) + 1))
 
 

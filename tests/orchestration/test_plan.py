@@ -48,7 +48,7 @@ def _chains(plan: Plan, node: int) -> list[tuple[int, ...]]:
 
 def test_edges_come_from_arguments_nested_and_several_in_one() -> None:
     assert DIAMOND.dependencies == ((), (0,), (0,), (1, 2))
-    assert plans.references({"a": [{"b": "<node-3>"}, ("<node-1><node-3>", 7)]}) == (1, 3)
+    assert plans.find_references({"a": [{"b": "<node-3>"}, ("<node-1><node-3>", 7)]}) == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_is_no_dag_is_refused(nodes: tuple[Node, ...], message: str) -> Non
 def test_adjacency_and_dependencies_say_the_same(plan: Plan) -> None:
     matrix = plans.adjacency(plan)
     assert plans.is_valid_dag(matrix)
-    assert plans.dependencies_of(matrix) == plan.dependencies
+    assert plans.parent_lists(matrix) == plan.dependencies
 
 
 @given(dags())

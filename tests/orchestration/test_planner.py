@@ -39,7 +39,7 @@ def trained(sets: tuple[list[Workflow], list[Workflow], list[Workflow]]) -> Plan
         sets[0], sets[1], builtin_graph().catalog, settings, SEEDS.child("fit")
     )
     while not fitting.done:
-        fitting.epoch()
+        fitting.train_epoch()
     torch.set_num_threads(before)
     return fitting
 
@@ -84,7 +84,7 @@ def test_the_loss_of_a_plan_does_not_depend_on_its_batch() -> None:
 
     def types(rows: list[Workflow]) -> float:
         found = model.compute_supervised_loss(
-            model([w.instruction for w in rows]), PlanTargets.of(rows, model.vocabulary)
+            model([w.instruction for w in rows]), PlanTargets.build(rows, model.vocabulary)
         )
         return float(found["set_loss"].detach()) * len(rows)
 
@@ -140,15 +140,15 @@ def test_a_restored_fit_goes_on_bit_for_bit(
     lines: list[dict[str, float]] = []
     states: list[Path] = []
     while not whole.done:
-        lines.append(whole.epoch())
+        lines.append(whole.train_epoch())
         states.append(tmp_path / f"{len(states)}.pth")
-        saving.write(states[-1], {"fit": whole.state()})
+        saving.write(states[-1], {"fit": whole.get_state()})
     for place, state in enumerate(states):
         again = fresh()
         again.restore(saving.read(state)["fit"])
         rest: list[dict[str, float]] = []
         while not again.done:
-            rest.append(again.epoch())
+            rest.append(again.train_epoch())
         assert rest == lines[place + 1 :]
         for one, two in zip(whole.model.parameters(), again.model.parameters(), strict=True):
             assert torch.equal(one, two)
@@ -160,7 +160,7 @@ def test_a_checkpoint_holds_the_documents_fields_and_plans_alike(
 ) -> None:
     path = tmp_path / saving.PHASE1
     at = trained.at
-    content = saving.checkpoint(
+    content = saving.make_checkpoint(
         trained.model, trained.optimizer.state_dict(), at.best_epoch, at.best_loss
     )
     saving.write(path, content)

@@ -13,7 +13,7 @@ from tutelage.errors import DataError
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.planner.confidence import KEEP, fit_confidence
-from tutelage.orchestration.planner.fit import drawn
+from tutelage.orchestration.planner.fit import make_batches
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import WINDOW, window_average
 from tutelage.orchestration.planner.targets import (
@@ -39,10 +39,10 @@ def small(workflows: list[Workflow]) -> PlannerModel:
     st.integers(0, 1000),
 )
 def test_every_workflow_stands_in_one_batch(sizes: list[int], batch: int, seed: int) -> None:
-    found = drawn(sizes, batch, np.random.default_rng(seed))
+    found = make_batches(sizes, batch, np.random.default_rng(seed))
     assert sorted(i for rows in found for i in rows) == list(range(len(sizes)))
     assert max(map(len, found)) <= batch
-    assert found == drawn(sizes, batch, np.random.default_rng(seed))
+    assert found == make_batches(sizes, batch, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("words", [1, 3, 9])
@@ -90,7 +90,7 @@ def test_prepared_instructions_are_planned_and_scored_alike() -> None:
     prepared = model.prepare(texts)
     assert model.plan_all(prepared) == model.plan_all(texts)
     chosen = [5, 2, 9]
-    targets = PlanTargets.of([workflows[i] for i in chosen], model.vocabulary)
+    targets = PlanTargets.build([workflows[i] for i in chosen], model.vocabulary)
     one = model.compute_supervised_loss(model(prepared.rows(chosen)), targets)
     two = model.compute_supervised_loss(model([texts[i] for i in chosen]), targets)
     assert torch.equal(one["total_loss"], two["total_loss"])
@@ -167,7 +167,7 @@ def test_it_tells_right_plans_from_wrong_ones_and_keeps_most_of_them() -> None:
     signals, right = drawn_signals()
     fitted = fit_confidence(signals, right, 400)
     assert fitted is not None
-    sure = fitted.of(signals) >= fitted.threshold
+    sure = fitted.predict(signals) >= fitted.threshold
     kept = sure[torch.tensor(right)].double().mean()
     assert KEEP - 0.01 <= kept <= KEEP + 0.02
     assert (~sure)[~torch.tensor(right)].double().mean() > 0.9

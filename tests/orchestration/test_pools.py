@@ -39,7 +39,7 @@ def test_the_same_work_has_the_same_answer_whoever_was_asked_before() -> None:
 def test_workers_are_right_as_often_as_their_skill_says() -> None:
     worker = Worker("a", skills={"sum": 0.7})
     pool = SimulatedPool([worker], errors=0.0)
-    share = fmean(pool.knows(worker, work) for work in works(4000))
+    share = fmean(pool.is_correct(worker, work) for work in works(4000))
     assert share == pytest.approx(0.7, abs=0.03)
 
 
@@ -48,7 +48,7 @@ def test_what_is_hard_is_hard_for_all_by_the_correlation() -> None:
 
     def agreement(correlation: float) -> float:
         pool = SimulatedPool([a, b], correlation=correlation)
-        return fmean(pool.knows(a, work) == pool.knows(b, work) for work in works(2000))
+        return fmean(pool.is_correct(a, work) == pool.is_correct(b, work) for work in works(2000))
 
     assert agreement(0.0) == pytest.approx(0.5, abs=0.05)
     # Two Gaussians that share this much of their variance agree in sign with P = 1/2 + asin(r)/pi.

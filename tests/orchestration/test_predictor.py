@@ -38,7 +38,7 @@ def test_predictions_beat_the_means_out_of_fold(
 ) -> None:
     train, test = halves
     right = test.right_QW.astype(float)
-    chances = fitted.chances(fitted.support(test.instructions, test.types))
+    chances = fitted.p_correct(fitted.neighbours(test.instructions, test.types))
     means = np.tile(train.right_QW.mean(axis=0), (len(test), 1)).clip(0.01, 0.99)
     assert log_loss(chances, right) < 0.85 * log_loss(means, right)
     # Calibrated: of answers predicted right with p, about a share p is right.
@@ -59,18 +59,18 @@ def test_a_known_query_is_never_its_own_support(halves: tuple[OutcomeTable, Outc
     other = replace(predictor, right_QW=np.where(own == 7, 1 - predictor.right_QW,
                                                  predictor.right_QW))  # fmt: skip
     mine = support.take(np.array([7]))
-    assert np.array_equal(predictor.chances(mine), other.chances(mine))
+    assert np.array_equal(predictor.p_correct(mine), other.p_correct(mine))
 
 
 def test_a_failure_lowers_the_chances_of_those_that_fail_together(
     halves: tuple[OutcomeTable, OutcomeTable], fitted: OutcomePredictor
 ) -> None:
     test = halves[1]
-    support = fitted.support(test.instructions, test.types)
-    before = fitted.chances(support)
+    support = fitted.neighbours(test.instructions, test.types)
+    before = fitted.p_correct(support)
     failed = np.zeros_like(before, dtype=bool)
     failed[:, 3] = True
-    after = fitted.chances(support, failed)
+    after = fitted.p_correct(support, failed)
     assert after[:, 3].mean() < 0.5 * before[:, 3].mean()
     others = np.arange(before.shape[1]) != 3
     assert after[:, others].mean() < before[:, others].mean() - 0.03

@@ -34,7 +34,7 @@ from tutelage.orchestration.routing.simulator import (
     WorkflowBatch,
     WorkflowSimulator,
     look_ahead,
-    run_chooser,
+    run_policy,
 )
 from tutelage.seeds import SeedTree
 
@@ -126,7 +126,7 @@ def router_log_probs(router: LearnedRouter, at: DecisionBatch) -> np.ndarray:
         best[np.arange(len(utility)), utility.argmax(axis=1)] = 0.0
         return best
     with torch.no_grad():
-        return router.model(DecisionFeatures.of(at, router.terms))[0].numpy()
+        return router.model(DecisionFeatures.from_batch(at, router.terms))[0].numpy()
 
 
 def test_a_step_carries_what_the_loss_takes() -> None:
@@ -208,7 +208,7 @@ def test_rewards_of_decisions_add_up_to_the_reward_of_the_result(preset: str) ->
 def test_an_untrained_policy_is_the_soft_lookahead() -> None:
     _, at = first_situation()
     terms = world().terms
-    states = DecisionFeatures.of(at, terms)
+    states = DecisionFeatures.from_batch(at, terms)
     logp_DA, _ = ModelSelector(4)(states)
     utility_DA = look_ahead(at, terms)
     assert np.array_equal(logp_DA.argmax(dim=1).numpy(), utility_DA.argmax(axis=1))
@@ -232,7 +232,7 @@ def test_trajectories_hold_what_was_executed() -> None:
         mine = time_D == time
         assert row_D[mine].tolist() == rows.tolist()
         at = again.observe(rows)
-        logp_DA, _ = model(DecisionFeatures.of(at, here.terms))
+        logp_DA, _ = model(DecisionFeatures.from_batch(at, here.terms))
         actions = batch.actions_D[mine]
         assert torch.allclose(
             logp_DA.gather(1, actions[:, None])[:, 0], batch.log_probs_D[mine], atol=1e-6
@@ -295,7 +295,7 @@ def test_the_loss_is_the_documents_formula() -> None:
 def test_the_lookahead_is_above_random() -> None:
     here, flows = world(), flows_of(600)
     rewards = {
-        name: run_chooser(here.val, flows, here.terms, choose).reward_B.mean()
+        name: run_policy(here.val, flows, here.terms, choose).reward_B.mean()
         for name, choose in rules().items()
     }
     assert rewards["one-step lookahead"] > rewards["random"]

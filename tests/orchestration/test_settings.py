@@ -10,8 +10,8 @@ import pytest
 
 from tutelage.config.overrides import parse_overrides
 from tutelage.errors import ConfigError
-from tutelage.orchestration.planner.settings import PlannerConfig, keys_of, read_settings
-from tutelage.orchestration.setup import PlannerDatasets, read_sets
+from tutelage.orchestration.planner.settings import PlannerConfig, read_keys, read_settings
+from tutelage.orchestration.setup import PlannerDatasets, read_datasets
 
 DOCUMENT = """
 training:
@@ -50,8 +50,8 @@ def test_the_documents_file_is_read_with_its_numbers_that_yaml_takes_for_text(
     assert training.phase1_supervised.learning_rate == 1e-4
     assert training.phase1_supervised.synthetic_augmentations == 1000
     assert training.phase2_rl.learning_rate == 3e-5
-    assert keys_of(path)["training.phase1_supervised.train_data_size"] == 300
-    assert read_settings(None, keys_of(path)) == read_settings(path)
+    assert read_keys(path)["training.phase1_supervised.train_data_size"] == 300
+    assert read_settings(None, read_keys(path)) == read_settings(path)
 
 
 def test_overrides_win_and_may_be_short(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def write_rows(path: Path, rows: Any) -> str:
 
 def sets_of(**given: Any) -> PlannerDatasets:
     request = PlannerConfig(phase="1", **given)
-    return read_sets(request, request.settings().phase1_supervised)
+    return read_datasets(request, request.settings().phase1_supervised)
 
 
 def test_test_queries_that_stand_in_the_training_file_are_named(tmp_path: Path) -> None:

@@ -27,23 +27,28 @@ from tests.tracing.samples import orphans
 
 from tutelage.errors import ConfigError, DataError, RunError, StoreError
 from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.data.workflows import workflow_of
+from tutelage.orchestration.data.workflows import parse_workflow
 from tutelage.orchestration.evaluation.rewards import ExecutionResult
 from tutelage.orchestration.execution.executor import ExecutorSettings
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
-from tutelage.orchestration.execution.record import Execution, fold, plan_json, read_plan
+from tutelage.orchestration.execution.record import (
+    Execution,
+    plan_to_json,
+    read_plan,
+    replay_events,
+)
 from tutelage.orchestration.execution.stored import ExecutionLogger, ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem, execution_seeds
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import Subtask, Worker, WorkerAnswer
-from tutelage.orchestration.routing.contract import cascade
+from tutelage.orchestration.routing.contract import cascade_router
 from tutelage.store import Store, StoreWriter, open_store
 from tutelage.tracing import names, rollout_trees
 
 
 def simple(pool: Any = None, **fields: Any) -> OrchestrationSystem:
     pool = pool or ScriptedPool(workers("a"), right(cost=0.25))
-    return OrchestrationSystem(lambda text: DIAMOND, pool, cascade(["a"]), **fields)
+    return OrchestrationSystem(lambda text: DIAMOND, pool, cascade_router(["a"]), **fields)
 
 
 def test_an_instruction_becomes_a_result() -> None:
@@ -98,7 +103,7 @@ def test_a_line_has_the_documents_fields_and_ours_and_reads_back(tmp_path: Path)
     )
     logger = ExecutionLogger(tmp_path, run_id="r1", workers=pool.workers, clock=lambda: 0.0)
     system = OrchestrationSystem(
-        lambda text: DIAMOND, pool, cascade(["a", "b"]), execution_logger=logger
+        lambda text: DIAMOND, pool, cascade_router(["a", "b"]), execution_logger=logger
     )
     found = system.execute("Do it")
     (line,) = (tmp_path / "executions.jsonl").read_text().splitlines()
@@ -112,7 +117,7 @@ def test_a_line_has_the_documents_fields_and_ours_and_reads_back(tmp_path: Path)
     assert outputs["workflow_graph"]["adjacency"][0] == [0, 1, 1, 0]
     assert (row["run_id"], row["pool"], row["mock"]) == ("r1", "scripted", True)
     assert [node["worker"] for node in row["nodes"]] == ["b", "b", "b", "b"]
-    workflow = workflow_of(row)
+    workflow = parse_workflow(row)
     assert workflow.plan.dependencies == DIAMOND.dependencies
     assert workflow.workers == ("b", "b", "b", "b")
 
@@ -134,7 +139,7 @@ def recorded(store: Store, pool: Any, *executions: str, **fields: Any) -> None:
     """Execute `DIAMOND` under these names with workers a and b, and store what comes of it."""
     with StoreWriter(store) as writer:
         system = OrchestrationSystem(
-            lambda text: DIAMOND, pool, cascade(["a", "b"]),
+            lambda text: DIAMOND, pool, cascade_router(["a", "b"]),
             recorder=ExecutionRecorder(writer, "run"), **fields,
         )  # fmt: skip
         for name in executions:
@@ -219,7 +224,7 @@ def test_killed_at_any_event_it_ends_as_it_would_have(
 
     whole = run()
     seeds = execution_seeds(seed, "flow")
-    assert fold(stored_events(path), seeds).execution() == whole
+    assert replay_events(stored_events(path), seeds).execution() == whole
     count = max(1, round(share * len(stored_events(path))))
     cut_to(path, count)
     kept = stored_events(path)
@@ -256,7 +261,7 @@ def test_one_file_has_several_executions_and_one_plan_of_each(tmp_path: Path) ->
 
 def test_plans_read_back_as_they_were_written() -> None:
     plan = Plan("x", (Node("a", {"t": "<node-1>"}, (), "Say."), Node("b")))
-    assert read_plan(json.loads(json.dumps(plan_json(plan)))) == plan
+    assert read_plan(json.loads(json.dumps(plan_to_json(plan)))) == plan
     with pytest.raises(DataError, match="this is no plan"):
         read_plan({"instruction": "x"})
 

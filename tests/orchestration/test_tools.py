@@ -18,9 +18,9 @@ from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.record import Execution, ExecutionJournal
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.workers import WorkerAnswer
-from tutelage.orchestration.plan.arguments import call_key, check_arguments, tool_arguments
+from tutelage.orchestration.plan.arguments import call_key, check_arguments, resolve_arguments
 from tutelage.orchestration.plan.dag import Node, Plan
-from tutelage.orchestration.routing.contract import cheapest
+from tutelage.orchestration.routing.contract import cheapest_router
 from tutelage.seeds import SeedTree
 from tutelage.tools import Tool, ToolError, tool
 from tutelage.types import JSON
@@ -83,7 +83,7 @@ def run(
     **settings: Any,
 ) -> Execution:
     executor = Executor(
-        ToolPool(TOOLS, permit=permit), cheapest(), settings=ExecutorSettings(**settings)
+        ToolPool(TOOLS, permit=permit), cheapest_router(), settings=ExecutorSettings(**settings)
     )
     plan = Plan("Do it", nodes)
     return asyncio.run(executor.run(plan, seeds=SeedTree(0), journal=journal))
@@ -200,7 +200,9 @@ def test_a_call_that_was_cut_off_is_asked_about_however_it_is_spelled() -> None:
     plan = Plan("Do it", (Node("wipe", {"count": 3, "path": "a"}), Node("wipe", SPELLED, (0,))))
     RAN.clear()
     settings = ExecutorSettings(try_timeout=0.02, on_failure="continue")
-    executor = Executor(ToolPool({"wipe": wipe}, permit=permit), cheapest(), settings=settings)
+    executor = Executor(
+        ToolPool({"wipe": wipe}, permit=permit), cheapest_router(), settings=settings
+    )
     asyncio.run(executor.run(plan, seeds=SeedTree(0)))
     assert (doubts, RAN) == (["", "late"], ["a"])
 
@@ -214,9 +216,9 @@ def test_a_refusal_is_final_however_the_call_is_spelled() -> None:
 
     first, pool = Node("wipe", {"count": 3, "path": "a"}), ToolPool({"wipe": wipe}, permit=permit)
     plan = Plan("Do it", (first, Node("wipe", SPELLED), Node("wipe", {**SPELLED, "all": True})))
-    done = asyncio.run(Executor(pool, cheapest()).run(plan, seeds=SeedTree(0)))
+    done = asyncio.run(Executor(pool, cheapest_router()).run(plan, seeds=SeedTree(0)))
     assert len(asked) == 2
-    assert not any(node.kept for node in done.nodes)
+    assert not any(node.is_ok for node in done.nodes)
 
 
 def test_calls_are_equal_as_values() -> None:
@@ -361,14 +363,14 @@ def test_references_inside_an_argument_are_read_as_its_schema_wants(
 ) -> None:
     other = from_schema({"value": schema}, **{"$defs": SHAPES})
     outputs = {0: "7", 1: "[1, 2]", 2: '["a.txt"]'}
-    made = tool_arguments({"value": given}, outputs, other)["value"]
+    made = resolve_arguments({"value": given}, outputs, other)["value"]
     assert (made["size"] if isinstance(made, dict) else made) == wanted
 
 
 def test_what_a_result_says_is_no_reference_wherever_it_stands() -> None:
     other = from_schema({"value": {"type": "array", "items": {"type": "string"}}})
     outputs = {0: '["<node-1>"]', 1: "secret"}
-    assert tool_arguments({"value": "<node-0>"}, outputs, other) == {"value": ["<node-1>"]}
+    assert resolve_arguments({"value": "<node-0>"}, outputs, other) == {"value": ["<node-1>"]}
 
 
 # ---------------------------------------------------------------- the pool

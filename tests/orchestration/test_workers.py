@@ -15,10 +15,10 @@ from tutelage.errors import ConfigError, RewardError
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.worker_files import (
     classic,
+    parse_worker,
     read_workers,
     tool_kind,
-    worker_from,
-    worker_to,
+    worker_to_json,
 )
 from tutelage.orchestration.execution.workers import (
     Latency,
@@ -36,10 +36,10 @@ ROW: dict[str, Any] = {"name": "a", "price_in": 1, "price_out": 2, "latency": 0.
 
 def test_a_worker_can_what_a_capability_fits() -> None:
     worker = Worker("a", ("text", "translate_*"))
-    assert worker.can("text")
-    assert worker.can("translate_fr", "audio")
-    assert not worker.can("audio", "speech")
-    assert Worker("b").can("anything")
+    assert worker.supports("text")
+    assert worker.supports("translate_fr", "audio")
+    assert not worker.supports("audio", "speech")
+    assert Worker("b").supports("anything")
 
 
 def test_a_work_that_nobody_can_do_names_it_and_what_is_known() -> None:
@@ -70,8 +70,8 @@ def test_the_preset_has_the_published_prices_and_latencies() -> None:
         worker = found[name]
         assert worker.cost(1000, 0) == worker.cost(0, 1000) == pytest.approx(price)
         assert worker.latency.seconds == seconds
-    assert found["whisper-base"].can("audio")
-    assert not found["whisper-base"].can("text")
+    assert found["whisper-base"].supports("audio")
+    assert not found["whisper-base"].supports("text")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_all_fields_come_back_as_they_were_written() -> None:
     worker = Worker(
         "a", ("text",), 1.0, 2.0, Latency(0.1, 0.2, 0.3), {"*": 0.5}, "http://h/v1", "m", "KEY", 3
     )
-    assert worker_from(json.loads(json.dumps(worker_to(worker)))) == worker
+    assert parse_worker(json.loads(json.dumps(worker_to_json(worker)))) == worker
 
 
 @pytest.mark.parametrize(

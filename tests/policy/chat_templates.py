@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tutelage.policy.codec import Codec
-from tutelage.policy.named_templates import TEMPLATES, put_template
+from tutelage.policy.named_templates import TEMPLATES, set_template
 from tutelage.policy.tokenizer import train_tokenizer
 from tutelage.testing.tiny import CORPUS
 
@@ -23,5 +23,5 @@ def make_codec(name: str) -> Codec:
         tokenizer.add_special_tokens({"additional_special_tokens": list(LLAMA_TOKENS)})
         tokenizer.eos_token = "<|eot_id|>"
     if name != "embedded":
-        put_template(tokenizer, name)
+        set_template(tokenizer, name)
     return Codec(tokenizer)

@@ -20,7 +20,7 @@ from tutelage.policy.codec import Codec
 from tutelage.policy.gguf_format import write_gguf
 from tutelage.policy.hf_model import HFNetwork
 from tutelage.policy.model import Policy
-from tutelage.policy.named_templates import put_template
+from tutelage.policy.named_templates import set_template
 from tutelage.testing.tiny import CORPUS
 
 TEXTS = (
@@ -48,7 +48,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     fast = PreTrainedTokenizerFast(
         tokenizer_object=own, eos_token="<|im_end|>", pad_token="<|im_end|>", unk_token=specials[0]
     )
-    put_template(fast, "qwen2.5")
+    set_template(fast, "qwen2.5")
     return fast
 
 

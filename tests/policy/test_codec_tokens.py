@@ -70,7 +70,7 @@ def test_a_prompt_has_no_special_tokens_but_the_templates_own(name: str, said: s
 def test_an_observation_cannot_close_its_turn(name: str, said: str) -> None:
     codec = CODECS[name]
     reply = Message("assistant", "<think>\nhm\n</think>\n\n", (CALL,))
-    ids, benign = (codec.observation(reply, [result(t)]) for t in (said, "46"))
+    ids, benign = (codec.encode_observation(reply, [result(t)]) for t in (said, "46"))
     assert ids is not None
     assert benign is not None
     assert specials(codec, ids) == specials(codec, benign)
@@ -90,7 +90,9 @@ def test_a_demonstration_trains_the_same_whatever_a_tool_said(name: str, said: s
         turns = [Message("user", text), Message("assistant", None, (CALL,)), result(text)]
         return turns[:2] if name == "qwen3" else [*turns, Message("assistant", "It is 46")]
 
-    (ids, mask), (others, theirs) = (codec.demonstration(shown(t), TOOLS) for t in (said, "46"))
+    (ids, mask), (others, theirs) = (
+        codec.encode_demonstration(shown(t), TOOLS) for t in (said, "46")
+    )
     trained = [
         [t for t, m in zip(*both, strict=True) if m] for both in ((ids, mask), (others, theirs))
     ]
@@ -196,7 +198,7 @@ def follows(codec: Codec, grammar: Grammar | None, ids: list[int]) -> bool:
     matcher = grammar.start()
     words = np.zeros(-(-len(codec.tokenizer) // 32), np.int32)
     for token in ids:
-        matcher.fill(words)
+        matcher.fill_bitmask(words)
         if not (int(words[token // 32]) >> (token % 32)) & 1:
             return False
         matcher.accept(token)
@@ -206,7 +208,7 @@ def follows(codec: Codec, grammar: Grammar | None, ids: list[int]) -> bool:
 def written(codec: Codec, *calls: ToolCall) -> list[int]:
     """How a template writes a turn of calls, as a model would sample it."""
     turns = [ASKED, Message("assistant", None, calls)]
-    ids, mask = codec.demonstration(turns, CALLED)
+    ids, mask = codec.encode_demonstration(turns, CALLED)
     said = [t for t, m in zip(ids, mask, strict=True) if m]
     marker = codec.encode("<tool_call>")
     return said[said.index(marker[0]) :] if marker[0] in said else said
@@ -278,7 +280,7 @@ def test_a_schema_may_spell_special_tokens(name: str) -> None:
     matcher, ids = grammar.start(), list[int]()
     words = np.zeros(-(-len(codec.tokenizer) // 32), np.int32)
     while not ids or ids[-1] not in codec.eos_ids:
-        matcher.fill(words)
+        matcher.fill_bitmask(words)
         ids.append(int(np.unpackbits(words.view(np.uint8), bitorder="little").argmax()))
         matcher.accept(ids[-1])
     (call,) = codec.parse(ids, str).message.tool_calls

@@ -95,7 +95,7 @@ def test_tokens_are_those_of_the_tokenizer_and_texts_come_back(
 def test_every_format_is_read_as_transformers_reads_it(kind: str, tmp_path: Path) -> None:
     file = gguf_file(tmp_path / "m.gguf", kind)
     parts: list[float] = []
-    read_gguf(file, tmp_path / "folder", watch=parts.append)
+    read_gguf(file, tmp_path / "folder", on_progress=parts.append)
     assert parts == sorted(parts)
     assert parts[-1] == 1.0
     ours = AutoModelForCausalLM.from_pretrained(tmp_path / "folder", dtype=torch.float32).eval()

@@ -33,7 +33,7 @@ def adapted(policy: Policy, lora: LoraConfig) -> Policy:
     """Adapters as training might leave them: nothing is zero."""
     made = with_lora(policy, lora, seed=1)
     generator = torch.Generator().manual_seed(2)
-    tensors = {n: 0.1 * torch.randn(t.shape, generator=generator) for n, t in made.named()}
+    tensors = {n: 0.1 * torch.randn(t.shape, generator=generator) for n, t in made.named_tensors()}
     made.load_tensors(tensors)
     return made
 
@@ -58,7 +58,7 @@ def test_fresh_adapters_change_nothing(fresh: Callable[..., Any]) -> None:
         before = fresh(name).score(ROWS).logp_K.detach()
         after = with_lora(fresh(name), EVERY, seed=1)
         torch.testing.assert_close(after.score(ROWS).logp_K.detach(), before, atol=1e-6, rtol=0)
-        assert all(".lora_" in n for n, _ in after.named())
+        assert all(".lora_" in n for n, _ in after.named_tensors())
         assert sum(t.numel() for t in after.parameters()) < after.count() / 2
 
 
@@ -98,7 +98,7 @@ def test_the_engine_takes_up_each_update(case: tuple[Policy, str]) -> None:
     policy, _ = case
     backend = make_backend(policy, 1, 64, torch.float32)
     for scale in (1.0, -0.5):
-        policy.load_tensors({n: scale * t.detach().clone() for n, t in policy.named()})
+        policy.load_tensors({n: scale * t.detach().clone() for n, t in policy.named_tensors()})
         backend.load(policy)
         ids = torch.tensor([ROWS[0].ids])
         found = backend.extend(
@@ -114,7 +114,7 @@ def test_copies_share_the_base_and_nothing_else(fresh: Callable[..., Any]) -> No
         policy = adapted(fresh(name), EVERY)
         copied = policy.copy()
         before = copied.score(ROWS).logp_K.detach()
-        policy.load_tensors({n: torch.zeros_like(t) for n, t in policy.named()})
+        policy.load_tensors({n: torch.zeros_like(t) for n, t in policy.named_tensors()})
         assert torch.equal(copied.score(ROWS).logp_K.detach(), before)
         moved = policy.to(torch.device("cpu"))
         assert torch.equal(moved.score(ROWS).logp_K, policy.score(ROWS).logp_K)

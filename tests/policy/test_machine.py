@@ -24,7 +24,7 @@ def test_small_models_use_threads_for_micro_batches() -> None:
     assert choice.device.type == "cpu"
     assert choice.numerics.threads == 3
     assert choice.numerics.dtype == torch.float32
-    assert choice.numerics.exact
+    assert choice.numerics.is_exact
     assert "threads: 3 (trainer.threads)" in choice.reason
     assert "sampler and trainer agree" in choice.reason
 
@@ -109,7 +109,7 @@ def test_work_in_parallel_ends_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_given_format_is_used_everywhere() -> None:
     choice = machine.choose_compute(config("model.dtype=bfloat16", "trainer.device=cpu"), SMALL)
     assert choice.numerics.dtype == choice.cold_start.dtype == torch.bfloat16
-    assert not choice.numerics.exact
+    assert not choice.numerics.is_exact
     assert "model.dtype=bfloat16" in choice.reason
 
 

@@ -9,7 +9,7 @@ from policy.chat_templates import LLAMA_TOKENS
 
 from tutelage.errors import ModelError
 from tutelage.policy.codec import Codec
-from tutelage.policy.named_templates import TEMPLATES, put_template
+from tutelage.policy.named_templates import TEMPLATES, set_template
 from tutelage.policy.tokenizer import train_tokenizer
 from tutelage.tools.builtin import calculator
 from tutelage.types import Message, ToolCall
@@ -30,7 +30,7 @@ def codec(name: str) -> Codec:
     if name.startswith("llama"):
         tokenizer.add_special_tokens({"additional_special_tokens": list(LLAMA_TOKENS)})
         tokenizer.eos_token = "<|eot_id|>"
-    put_template(tokenizer, name)
+    set_template(tokenizer, name)
     return Codec(tokenizer)
 
 
@@ -120,7 +120,7 @@ def test_what_is_sampled_is_read_and_continued(name: str) -> None:
     assert not parsed.errors
     (call,) = parsed.message.tool_calls
     assert (call.name, json.loads(call.arguments)) == ("calculator", {"expression": "6 * 7"})
-    observed = made.observation(parsed.message, [TALK[2]])
+    observed = made.encode_observation(parsed.message, [TALK[2]])
     assert observed is not None
     assert made.decode(observed).endswith(text[-20:])
 
@@ -129,4 +129,4 @@ def test_what_is_sampled_is_read_and_continued(name: str) -> None:
 def test_a_tokenizer_that_cannot_speak_it_is_refused(name: str, token: str) -> None:
     tokenizer = train_tokenizer(["text"], vocab_size=400)
     with pytest.raises(ModelError, match=token):
-        put_template(tokenizer, name)
+        set_template(tokenizer, name)

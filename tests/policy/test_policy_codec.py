@@ -92,7 +92,7 @@ def test_whether_a_template_shows_tools_is_tried(template: str, known: bool) -> 
     tokenizer: Any = make_codec("embedded").tokenizer
     tokenizer.chat_template = template
     codec = Codec(tokenizer, source="'model-x'")
-    assert codec.knows_tools is known
+    assert codec.supports_tools is known
     if known:
         assert "calculator" in codec.render_text([ASK], TOOLS)
         return
@@ -141,7 +141,7 @@ def test_an_observation_is_what_rendering_afresh_would_append(
     more = [result(c, i) for i, c in enumerate(contents)]
     if tail is not None and name != "qwen3":  # which rewrites earlier turns then; see below
         more.append(Message("user", tail))
-    ids = codec.observation(reply, more)
+    ids = codec.encode_observation(reply, more)
     wanted = appended(codec, [SYSTEM, ASK], reply, more)
     assert ids is not None
     assert codec.decode(ids) == wanted
@@ -150,7 +150,7 @@ def test_an_observation_is_what_rendering_afresh_would_append(
 
 def test_a_template_that_rewrites_earlier_turns_has_no_observation() -> None:
     thinking = Message("assistant", THOUGHT + "46")
-    assert CODECS["qwen3"].observation(thinking, [Message("user", "sure?")]) is None
+    assert CODECS["qwen3"].encode_observation(thinking, [Message("user", "sure?")]) is None
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -158,13 +158,13 @@ def test_appending_a_turn_gives_the_ids_of_the_whole_conversation(name: str) -> 
     codec = CODECS[name]
     thought = THOUGHT if name == "qwen3" else None
     demonstration = [SYSTEM, ASK, Message("assistant", thought, (CALL,))]
-    ids, mask = codec.demonstration(demonstration, TOOLS)
+    ids, mask = codec.encode_demonstration(demonstration, TOOLS)
     prompt = codec.render(demonstration[:2], TOOLS)
     assert ids[: len(prompt)] == prompt
     sampled = ids[len(prompt) :]
     assert mask == (0,) * len(prompt) + (1,) * len(sampled)
     read = codec.parse(sampled, new_id).message
-    more = codec.observation(read, [result("46")])
+    more = codec.encode_observation(read, [result("46")])
     assert more is not None
     whole = codec.render([*demonstration, result("46")], TOOLS)
     assert prompt + sampled + more == whole
@@ -184,7 +184,7 @@ def test_a_demonstration_trains_what_the_assistant_wrote_and_nothing_else(name: 
     ]
     if name == "qwen3":  # it keeps an empty thought only in the last turn
         turns = turns[:2]
-    ids, mask = codec.demonstration([SYSTEM, *turns], TOOLS)
+    ids, mask = codec.encode_demonstration([SYSTEM, *turns], TOOLS)
     pieces = re.findall(r"1+", "".join(map(str, mask)))
     starts = [m.start() for m in re.finditer(r"(?<!1)1", "".join(map(str, mask)))]
     written = [
@@ -205,7 +205,7 @@ def test_a_demonstration_that_cannot_be_masked_exactly_is_refused() -> None:
     thinking = Message("assistant", THOUGHT + "46")
     said = [ASK, thinking, Message("user", "sure?"), thinking]
     with pytest.raises(ModelError, match="rewrites earlier turns"):
-        CODECS["qwen3"].demonstration(said)
+        CODECS["qwen3"].encode_demonstration(said)
 
 
 THINKS = (
@@ -221,21 +221,21 @@ def test_reasoning_is_trained_where_the_template_shows_it(field: str) -> None:
     tokenizer: Any = make_codec("embedded").tokenizer
     tokenizer.chat_template = THINKS.replace("FIELD", field)
     codec, extra = Codec(tokenizer), dict.fromkeys(THOUGHTS, "12 and <|im_end|> 34")
-    ids, mask = codec.demonstration([ASK, Message("assistant", "46", extra=extra)])
+    ids, mask = codec.encode_demonstration([ASK, Message("assistant", "46", extra=extra)])
     trained = [i for i, m in zip(ids, mask, strict=True) if m]
     assert codec.decode(trained) == "<think>12 and <|im_end|> 34</think>46<|im_end|>"
     assert sum(i in codec.eos_ids for i in trained) == 1
-    assert codec.shows_reasoning
-    assert not CODECS["embedded"].shows_reasoning
+    assert codec.renders_reasoning
+    assert not CODECS["embedded"].renders_reasoning
 
 
 @pytest.mark.parametrize("name", ["embedded", "qwen2.5", "llama-3.2"])
 def test_a_turn_of_weight_0_is_shown_and_not_trained(name: str) -> None:
     codec, again = CODECS[name], Message("user", "again")
     turns = [ASK, Message("assistant", "bad"), again, Message("assistant", "good")]
-    ids, mask = codec.demonstration(turns)
+    ids, mask = codec.encode_demonstration(turns)
     turns[1] = Message("assistant", "bad", extra={"weight": 0})
-    same, weighed = codec.demonstration(turns)
+    same, weighed = codec.encode_demonstration(turns)
     assert same == ids
     assert sum(weighed) < sum(mask)
     end = codec.tokenizer.eos_token
@@ -441,7 +441,7 @@ def codec_of(name: str) -> Codec:
 def test_what_a_template_does_to_earlier_turns_is_found_by_trying(
     name: str, said: str | None
 ) -> None:
-    found = codec_of(name).thoughts.rewriting
+    found = codec_of(name).thoughts.describe_rewriting
     assert str(found).startswith(str(said))
 
 
@@ -455,15 +455,15 @@ def test_a_thought_is_left_out_or_kept_as_chosen(name: str, follows: Message) ->
     drops = not (name == "qwen3" and follows is RESULT)
     for choice in (None, "drop"):
         codec.choose_thinking(choice, None)
-        assert (codec.observation(reply, [follows]) is None) is drops
+        assert (codec.encode_observation(reply, [follows]) is None) is drops
         assert ("12 and 34" in codec.render_text([ASKED, reply, follows])) is not drops
     codec.choose_thinking("keep", None)
-    ids = codec.observation(reply, [follows])
+    ids = codec.encode_observation(reply, [follows])
     assert ids is not None
     whole = codec.render_text([ASKED, reply, follows])
     assert whole.endswith(codec.decode(ids))
     assert codec.decode(ids).count("<|im_end|>") == 1
-    assert "drops" not in str(codec.thoughts.rewriting)
+    assert "drops" not in str(codec.thoughts.describe_rewriting)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def hf_named(policy: Policy, grads: Any) -> dict[str, torch.Tensor]:
     """Gradients under the names of the transformers model."""
     network = policy.network
     if not isinstance(network, FusedNetwork):
-        return dict(zip([n for n, _ in network.named()], grads, strict=True))
+        return dict(zip([n for n, _ in network.named_tensors()], grads, strict=True))
     holder = network.weights.to(network.device, torch.float32)
     for tensor, grad in zip(holder.parameters(), grads, strict=True):
         tensor.copy_(grad)
@@ -300,10 +300,15 @@ def test_the_bits_are_those_that_transformers_loads(
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     rotary = model.model.rotary_emb
     wanted = DecoderWeights.from_hf(
-        model.state_dict(), DecoderShape.of(model.config), rotary.inv_freq, rotary.attention_scaling
+        model.state_dict(),
+        DecoderShape.from_config(model.config),
+        rotary.inv_freq,
+        rotary.attention_scaling,
     )
     found = load_policy(str(folder))
-    for (name, mine), (known, theirs) in zip(found.named(), wanted.named(), strict=True):
+    for (name, mine), (known, theirs) in zip(
+        found.named_tensors(), wanted.named_tensors(), strict=True
+    ):
         assert name == known
         assert torch.equal(mine, theirs)
         assert mine.is_leaf
@@ -351,7 +356,7 @@ def test_its_parameters_are_the_tensors_that_are_trained(fresh: Fresh, name: str
     network = policy.network
     assert isinstance(network, FusedNetwork)
     named = dict(network.named_parameters())
-    assert {n: id(t) for n, t in policy.named()} == {n: id(t) for n, t in named.items()}
+    assert {n: id(t) for n, t in policy.named_tensors()} == {n: id(t) for n, t in named.items()}
     assert sum(p.numel() for p in network.parameters()) == policy.count()
     logp(policy).sum().backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in network.parameters())

@@ -244,6 +244,6 @@ def test_micro_batches_hold_every_row_once_and_stay_within_the_limit(
 
 def _computed(rows: list[Row]) -> int:
     """Tokens that a micro-batch of these rows computes."""
-    laid = MicroBatch.of(rows, torch.device("cpu"), torch.float32)
+    laid = MicroBatch.pack(rows, torch.device("cpu"), torch.float32)
     queries = torch.cat([s.queries_RT.flatten() for s in laid.segments]).unique()
     return int((queries < len(laid.ids_N) - 1).sum())

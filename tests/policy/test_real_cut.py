@@ -57,13 +57,13 @@ def test_its_template_tells_tools_and_calls_are_read_back(policy: Policy) -> Non
     codec = policy.codec
     call = ToolCall("c1", "calculator", '{"expression": "12 + 34"}')
     talk = [Message("user", "What is 12 + 34?"), Message("assistant", None, (call,))]
-    ids, mask = codec.demonstration(talk, [calculator.spec])
+    ids, mask = codec.encode_demonstration(talk, [calculator.spec])
     prompt = codec.render(talk[:1], [calculator.spec])
     assert ids[: len(prompt)] == prompt
     said = [token for token, trained in zip(ids, mask, strict=True) if trained]
     assert codec.parse(said, lambda _: "c1").message.tool_calls == (call,)
     result = Message("tool", "46", tool_call_id="c1", name="calculator")
-    more = codec.observation(talk[1], [result])
+    more = codec.encode_observation(talk[1], [result])
     assert more is not None
     assert (*ids, *more) == codec.render([*talk, result], [calculator.spec])
 
@@ -94,7 +94,7 @@ def test_its_samples_have_the_trainers_log_probabilities(policy: Policy) -> None
         wanted.append(Request(ids, Sampling(max_tokens=6), seed, seed, shared=shared))
     handles = [engine.submit(request) for request in wanted]
     found: dict[int, Sampled] = {}
-    while engine.busy:
+    while engine.is_busy:
         found.update(engine.step())
     got = [found[handle] for handle in handles]
     rows = [

@@ -17,7 +17,7 @@ from tutelage.cli import build_app
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy import sources
 from tutelage.policy.model import load_codec, load_policy
-from tutelage.policy.sources import local_folder, missing_folder
+from tutelage.policy.sources import folder_error, local_folder
 from tutelage.tools.builtin import calculator
 from tutelage.types import Message
 
@@ -154,4 +154,4 @@ def test_a_misspelled_folder_is_refused_before_the_hub_is_asked(place: Path) -> 
         with pytest.raises(ModelError, match=f"folder not found: '{wrong}'; did you mean '{near}'"):
             load_policy(wrong)
     for known in ("Qwen/Qwen3-0.6B", "mine/other", "first/other", "smollm2", "models/mine"):
-        assert missing_folder(known) is None
+        assert folder_error(known) is None

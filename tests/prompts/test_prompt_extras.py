@@ -65,7 +65,7 @@ def score(*episodes: Episode) -> CandidateScore:
 
 def test_evidence_is_worst_first_and_leaves_out_what_was_lost() -> None:
     lost = Episode(0.0, failure=FailureCause.ENGINE_ERROR)
-    shown = score(Episode(0.5), lost, Episode(1.0), Episode(0.25)).worst(2)
+    shown = score(Episode(0.5), lost, Episode(1.0), Episode(0.25)).get_worst(2)
     assert [e.value for _, e in shown] == [0.25, 0.5]
 
 

@@ -77,7 +77,7 @@ def test_a_ceiling_on_tokens_needs_the_worst_case_and_then_holds() -> None:
     with pytest.raises(ConfigError, match="worst case"):
         plan(GEPA(), Splits(TASKS[:4], TASKS[4:6], TASKS[6:]), Settings("f", Limits(tokens=100)))
     budget = SearchBudget(Limits(tokens=100), WorstCase(rollout=Usage(1, 40)))
-    need = budget.worst.of_rollout()
+    need = budget.worst.rollout_cost()
     budget.reserve(need * 2)
     with pytest.raises(BudgetExceeded, match="tokens"):
         budget.reserve(need)
@@ -117,7 +117,7 @@ async def test_failures_count_zero_and_their_text_is_evidence() -> None:
     causes = [e.failure for e in score.episodes[:4]]
     assert causes == [FailureCause.AGENT_ERROR] * 2 + [FailureCause.REWARD_ERROR] * 2
     assert "no such tool" in score.episodes[0].feedback
-    assert not score.infra_error
+    assert not score.has_infra_error
 
 
 async def test_more_than_a_fifth_of_infrastructure_errors_is_no_score() -> None:
@@ -129,7 +129,7 @@ async def test_more_than_a_fifth_of_infrastructure_errors_is_no_score() -> None:
     two, three = await evaluator(play).evaluate(
         [EvaluationJob("a", {"lost": "2"}, ITEMS), EvaluationJob("b", {"lost": "3"}, ITEMS)]
     )
-    assert (two.infra_error, three.infra_error) == (False, True)
+    assert (two.has_infra_error, three.has_infra_error) == (False, True)
 
 
 # ------------------------------------------------------------ edits
@@ -139,14 +139,14 @@ async def test_more_than_a_fifth_of_infrastructure_errors_is_no_score() -> None:
 def test_an_edit_that_loses_a_placeholder_is_rejected(text: str) -> None:
     rules = EditRules({"p": "Answer {question}"}, [])
     with pytest.raises(RejectedEdit, match="placeholders"):
-        rules.safe("p", text)
+        rules.check_edit("p", text)
 
 
 @given(st.text(alphabet="{}abq question\n\"':", max_size=60))
 def test_whatever_braces_an_edit_has_it_can_be_filled_and_keeps_its_text(noise: str) -> None:
     rules = EditRules({"p": "{question}"}, [])
     try:
-        safe = rules.safe("p", f"{noise} | {{question}}")
+        safe = rules.check_edit("p", f"{noise} | {{question}}")
     except RejectedEdit:
         return
     assert PromptTemplate(safe).placeholders == ("question",)
@@ -159,12 +159,13 @@ def test_leaks_and_length_are_rejected_but_not_what_the_seed_already_said() -> N
     rules = EditRules({"p": "Help.", "q": f"Known: {question} 4711"}, tasks)
     for text in (f"Say: {question}", "It is 4711."):
         with pytest.raises(RejectedEdit, match="leak"):
-            rules.safe("p", text)
-    assert rules.safe("q", f"Known: {question} 4711 more").endswith("more")
+            rules.check_edit("p", text)
+    assert rules.check_edit("q", f"Known: {question} 4711 more").endswith("more")
     with pytest.raises(RejectedEdit, match="length"):
-        rules.safe("p", "word " * 801)
+        rules.check_edit("p", "word " * 801)
     assert (
-        rules.safe("p", "one two three four five six seven") == "one two three four five six seven"
+        rules.check_edit("p", "one two three four five six seven")
+        == "one two three four five six seven"
     )
 
 

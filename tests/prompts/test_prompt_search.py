@@ -74,7 +74,7 @@ async def test_it_lifts_the_held_out_score_well_above_the_seed_prompt(
 async def test_one_runner_and_eight_give_the_same_lineage(algorithm: Algorithm) -> None:
     one = await searched(algorithm, replace(SETTINGS, runners=1))
     eight = await searched(algorithm, replace(SETTINGS, runners=8))
-    assert one.lineage.jsonl() == eight.lineage.jsonl()
+    assert one.lineage.to_jsonl() == eight.lineage.to_jsonl()
     assert (one.test, one.spent) == (eight.test, eight.spent)
 
 
@@ -117,7 +117,7 @@ async def test_killed_and_resumed_is_the_same_byte_for_byte(
     with open_store(tmp_path / "store.db") as store:
         second = SearchJournal(store)
         resumed = await optimise(algorithm, SEED, DATA, living, settings, ask=ask, journal=second)
-    assert resumed.lineage.jsonl() == whole.lineage.jsonl()
+    assert resumed.lineage.to_jsonl() == whole.lineage.to_jsonl()
     assert resumed.test == whole.test
     assert len(played) == len({*played}), "a rollout was repeated"
 
@@ -148,7 +148,7 @@ async def test_answers_of_another_grader_are_not_used(store: Store) -> None:
     for settings, new in ((SETTINGS, False), (other, True)):
         ask, journal = clerk_optimiser(0), SearchJournal(store)
         again = await optimise(algorithm, SEED, DATA, play, settings, ask=ask, journal=journal)
-        assert again.lineage.jsonl() == first.lineage.jsonl()
+        assert again.lineage.to_jsonl() == first.lineage.to_jsonl()
         assert (played > 0) == new
 
 
@@ -200,7 +200,7 @@ async def test_an_endpoint_that_refuses_stops_the_search_in_its_own_words(
             algorithm, SEED, DATA, play, SETTINGS, ask=refuse, journal=SearchJournal(store)
         )
     resumed = await searched(algorithm, journal=SearchJournal(store))
-    assert resumed.lineage.jsonl() == (await searched(algorithm)).lineage.jsonl()
+    assert resumed.lineage.to_jsonl() == (await searched(algorithm)).lineage.to_jsonl()
 
 
 async def test_a_seed_that_infrastructure_loses_stops_the_run_and_resumes(store: Store) -> None:
@@ -210,7 +210,7 @@ async def test_a_seed_that_infrastructure_loses_stops_the_run_and_resumes(store:
     with pytest.raises(EngineError, match="server is away"):
         await optimise(Screen(bank=BANK), SEED, DATA, away, SETTINGS, journal=SearchJournal(store))
     result = await searched(Screen(bank=BANK), journal=SearchJournal(store))
-    assert result.lineage.jsonl() == (await searched(Screen(bank=BANK))).lineage.jsonl()
+    assert result.lineage.to_jsonl() == (await searched(Screen(bank=BANK))).lineage.to_jsonl()
 
 
 @pytest.mark.full

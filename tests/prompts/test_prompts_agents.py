@@ -25,7 +25,7 @@ from tutelage.agents.function import as_agent
 from tutelage.agents.loading import load_agent, source_hash
 from tutelage.errors import ConfigError
 from tutelage.prompts import Splits
-from tutelage.prompts.agent import read_components, with_components
+from tutelage.prompts.agent import read_components, set_components
 from tutelage.prompts.play import AgentSpec
 from tutelage.prompts.run import PromptResult
 from tutelage.prompts.setup import build_setup
@@ -275,7 +275,7 @@ def test_templates_texts_and_tools_are_components_by_name() -> None:
         read_components(resources, ("bb",))
     with pytest.raises(ConfigError, match="object"):
         read_components(resources, ("other",))
-    made = with_components(resources, {"a": "1 {x}", "b": "2", "tool_weigh": "Balance."})
+    made = set_components(resources, {"a": "1 {x}", "b": "2", "tool_weigh": "Balance."})
     assert made["a"] == PromptTemplate("1 {x}", 1)
     assert made["b"] == "2"
     assert made["tool_weigh"].spec.description == "Balance."

@@ -12,7 +12,7 @@ import pytest
 from tests.prompts.prompt_parts import KEY
 from tests.testing.upstream import api_over
 
-from tutelage.engine.endpoint import Endpoint, environment, read_endpoints
+from tutelage.engine.endpoint import Endpoint, read_endpoints, read_environment
 from tutelage.engine.meter import CallLimits, MeteredClient, UsageMeter
 from tutelage.engine.prices import Price, find_price, load_prices
 from tutelage.errors import ConfigError, ContextOverflowError
@@ -81,7 +81,7 @@ def test_the_environment_wins_over_the_file(
     Path(".env").write_text('OPENAI_MODEL=file\nOPENAI_API_KEY="quoted"  # a key\n')
     monkeypatch.setenv("OPENAI_MODEL", "environment")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    found = environment()
+    found = read_environment()
     assert found["OPENAI_MODEL"] == "environment"
     assert found["OPENAI_API_KEY"] == "quoted"
 
@@ -184,7 +184,7 @@ async def test_a_meter_bounds_calls_and_requests_and_never_passes_its_worst() ->
         await asked.chat([Message("user", "x" * 200)], sampling=Sampling())
     with pytest.raises(ContextOverflowError, match="max_turns"):
         await asked.chat(ASK, sampling=Sampling())
-    used, worst = meter.usage(), caps.worst(price)
+    used, worst = meter.usage(), caps.worst_case(price)
     assert used.calls == worst.calls == 2
     assert used.tokens <= worst.tokens
     assert used.dollars <= worst.dollars

@@ -13,7 +13,7 @@ from tutelage.prompts import Splits
 from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.tasks import draw_fresh_tasks, make_splits, split_dataset
 from tutelage.runs.folder import RunFolder, write_json
-from tutelage.runs.kinds import stored_settings
+from tutelage.runs.kinds import load_settings
 from tutelage.types import Task
 
 ENV = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "k"}
@@ -103,7 +103,7 @@ def test_a_configuration_comes_back_from_its_file(tmp_path: Path) -> None:
     config = configured(hints=["Be kind, always."], components="prompt", algorithm="apo")
     folder = RunFolder(tmp_path)
     write_json(folder.config, {"config": config.model_dump(mode="json")})
-    assert stored_settings(folder, PromptConfig) == config
+    assert load_settings(folder, PromptConfig) == config
     assert config.hints == ("Be kind, always.",)
     with pytest.raises(ConfigError, match="not a valid configuration"):
-        stored_settings(RunFolder(tmp_path / "none"), PromptConfig)
+        load_settings(RunFolder(tmp_path / "none"), PromptConfig)

@@ -10,7 +10,7 @@ from tests.marks import first
 
 from tutelage.prompts import Components, Episode, Limits, Play, Screen, Settings, Splits
 from tutelage.prompts.contract import RolloutSlot
-from tutelage.prompts.screen import WAVES, effects
+from tutelage.prompts.screen import WAVES, estimate_effects
 from tutelage.prompts.search import SearchResult, optimise
 from tutelage.seeds import SeedTree
 from tutelage.types import Task
@@ -53,8 +53,8 @@ def test_effects_are_recovered_although_tasks_differ_in_difficulty() -> None:
     played = rng.integers(0, 10, 300)
     design = (rng.random((300, 5)) < 0.5).astype(float)
     rewards = design @ worth + difficulty[played] + 0.1 * rng.standard_normal(300)
-    found, covariance = effects(design, played, rewards, 1.0)
-    blind, _ = effects(design, np.zeros(300, int), rewards, 1.0)
+    found, covariance = estimate_effects(design, played, rewards, 1.0)
+    blind, _ = estimate_effects(design, np.zeros(300, int), rewards, 1.0)
     assert np.abs(found - worth).max() < 0.1
     assert np.abs(blind - worth).max() > np.abs(found - worth).max()
     assert np.allclose(covariance, covariance.T)
@@ -82,6 +82,6 @@ def test_phrases_that_were_always_played_together_are_worth_the_same() -> None:
         design = rng.integers(0, 2, (60, 12)).astype(float)
         design[:, 7] = design[:, 2]
         design[:, 11] = design[:, 4]
-        mean, _ = effects(design, rng.integers(0, 5, 60), rng.random(60), 1.0)
+        mean, _ = estimate_effects(design, rng.integers(0, 5, 60), rng.random(60), 1.0)
         assert mean[7] == mean[2]
         assert mean[11] == mean[4]

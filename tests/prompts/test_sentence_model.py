@@ -22,7 +22,7 @@ def learned(rounds: int = 40) -> SentenceModel:
         chosen = [s for s, h in zip((GOOD, BAD, IDLE), has, strict=True) if h]
         text = "\n".join(["You help.", *chosen])
         reward = 0.5 + 0.4 * has[0] - 0.4 * has[1] + 0.05 * rng.standard_normal()
-        pool.note({"prompt": text}, f"t{i % 7}", float(reward))
+        pool.add_rollout({"prompt": text}, f"t{i % 7}", float(reward))
     return pool
 
 
@@ -46,7 +46,7 @@ def test_the_best_sentences_come_first_and_the_seed_stays_whole() -> None:
 def test_a_sentence_never_played_is_believed_by_what_is_like_it() -> None:
     pool = learned()
     like, other = "Always use the table.", "Sing a song."
-    pool.learn({"prompt": f"You help.\n{like}\n{other}"})
+    pool.add_sentences({"prompt": f"You help.\n{like}\n{other}"})
     names, mean, _ = pool.fit("prompt")
     worth = dict(zip(names, mean, strict=True))
     assert worth[like] > worth[other]
@@ -56,8 +56,8 @@ def test_a_sentence_never_played_is_believed_by_what_is_like_it() -> None:
 
 def test_components_are_learned_apart() -> None:
     pool = SentenceModel({"a": "A.", "b": "B."})
-    pool.note({"a": "A. Same words.", "b": "B."}, "t", 1.0)
-    pool.note({"a": "A.", "b": "B. Same words."}, "t", 0.0)
+    pool.add_rollout({"a": "A. Same words.", "b": "B."}, "t", 1.0)
+    pool.add_rollout({"a": "A.", "b": "B. Same words."}, "t", 0.0)
     assert pool.fit("a")[1][0] > pool.fit("b")[1][0]
     assert sentence_similarity([("a", "x y"), ("b", "x y")])[0, 1] == 0
 

@@ -43,7 +43,7 @@ def test_they_are_small() -> None:
 @pytest.mark.full
 def test_a_planner_plans_alike_after_it_was_stored(tmp_path: Path) -> None:
     fitting = train(PlannerRecipe(workflows=60, held_out=12, epochs=1, width=16))
-    content = saving.checkpoint(fitting.model, {}, 1, 0.0)
+    content = saving.make_checkpoint(fitting.model, {}, 1, 0.0)
     save_shipped(content, tmp_path / "planner.safetensors")
     found = saving.load_shipped(tmp_path / "planner.safetensors")
     memory, kept = found.memory, fitting.model.memory
@@ -56,4 +56,4 @@ def test_a_planner_plans_alike_after_it_was_stored(tmp_path: Path) -> None:
 
 
 def test_the_shipped_planner_plans() -> None:
-    assert saving.shipped_planner().plan("Translate this text to German and read it aloud", 0).nodes
+    assert saving.builtin_planner().plan("Translate this text to German and read it aloud", 0).nodes

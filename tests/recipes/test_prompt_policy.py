@@ -26,7 +26,7 @@ class Told(Progress):
 
 @pytest.mark.full
 def test_the_same_recipe_gives_the_same_weights() -> None:
-    first, second = (dict(train_policy(TINY, Progress()).named()) for _ in range(2))
+    first, second = (dict(train_policy(TINY, Progress()).named_tensors()) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 

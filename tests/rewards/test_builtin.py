@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tutelage.rewards import builtin, resolve_reward
-from tutelage.rewards.answers import find_number, find_stated, read_number
+from tutelage.rewards.answers import find_marked_answer, find_number, read_number
 from tutelage.rewards.builtin import exact_number, math_reward_string_equal, numeric_partial_credit
 from tutelage.rewards.qa import exact_match, gaia_scorer, normalise, qa_f1_reward
 
@@ -107,8 +107,8 @@ def test_an_uncertain_answer_is_none(text: str) -> None:
 
 
 def test_the_last_statement_counts() -> None:
-    assert find_stated("The answer is 3. Wait.\nresult: x + 1\n## Notes") == "x + 1"
-    assert find_stated("no statement") is None
+    assert find_marked_answer("The answer is 3. Wait.\nresult: x + 1\n## Notes") == "x + 1"
+    assert find_marked_answer("no statement") is None
 
 
 @pytest.mark.parametrize(

@@ -241,4 +241,4 @@ def test_a_reward_knows_whether_it_is_given_what_the_agent_did() -> None:
         lambda **fields: 1.0,
         lambda task, answer: 1.0,
     ]
-    assert [reward(grader).sees_attempt for grader in graders] == [True, True, True, False]
+    assert [reward(grader).uses_attempt for grader in graders] == [True, True, True, False]

@@ -435,7 +435,7 @@ async def test_only_marked_agents_are_trained_and_marking_counts_for_earlier_cal
         assert [c.agent for c in done.last.calls] == ["main", "user", "main"]
         assert [c.policy for c in done.last.calls] == ["main", None, "main"]
         rows = build_rows(done.last.calls)
-        assert sum(r.trained for r in rows) == sum(
+        assert sum(r.n_trained for r in rows) == sum(
             len(c.sampled.token_ids) for c in done.last.calls if c.agent == "main"
         )
     assert [c.policy for c in played[2].last.calls] == ["main"] * 3

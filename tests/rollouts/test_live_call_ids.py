@@ -36,4 +36,4 @@ async def test_calls_over_http_are_recorded_under_the_ids_that_their_client_got(
     for r in rollouts:
         assert {c.id for c in r.last.calls} == {*got[r.id]}
         assert [c.index for c in r.last.calls] == [0, 1, 2, 3]
-        assert sum(row.trained for row in build_rows(r.last.calls)) > 0
+        assert sum(row.n_trained for row in build_rows(r.last.calls)) > 0

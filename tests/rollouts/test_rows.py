@@ -42,7 +42,7 @@ def test_a_prompt_that_extends_a_row_joins_it() -> None:
     assert row.mask == (0, 0, 1, 1, 0, 0, 1)
     assert row.logprobs == (0.0, 0.0, -1.003, -1.004, 0.0, 0.0, -2.005)
     assert (row.oldest_version, row.newest_version) == (0, 2)
-    assert row.trained == 3
+    assert row.n_trained == 3
 
 
 def test_a_row_knows_the_oldest_and_the_newest_version_of_its_tokens() -> None:

@@ -334,7 +334,7 @@ async def test_cancelling_the_run_cancels_everything_and_frees_every_slot(tiny: 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not engine.busy
+    assert not engine.is_busy
     models = EngineModelProvider(driver, policy.codec)
     runner = Runner(Says(), models, RunnerSettings("another run"), reward=exact)
     rollouts = await asyncio.wait_for(runner.run(specs(5, root=1)), 60)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from tutelage.config.fields import RunSettings
-from tutelage.runs.folder import RunFolder, keep_lines, write_json
-from tutelage.runs.kinds import Phase, RunHeader, RunKind, register, stored_settings
+from tutelage.runs.folder import RunFolder, trim_lines, write_json
+from tutelage.runs.kinds import Phase, RunHeader, RunKind, load_settings, register
 from tutelage.runs.lifecycle import Run, start
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON
@@ -45,7 +45,7 @@ class Counting(RunKind):
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        return cls(stored_settings(folder, CountingSettings))
+        return cls(load_settings(folder, CountingSettings))
 
     @classmethod
     def report(cls, folder: RunFolder) -> None:
@@ -54,7 +54,7 @@ class Counting(RunKind):
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         if saved(folder).is_file():
             self.count = json.loads(saved(folder).read_text())["count"]
-        keep_lines(folder.metrics, self.count)  # a kill may fall between a line and its checkpoint
+        trim_lines(folder.metrics, self.count)  # a kill may fall between a line and its checkpoint
 
     @property
     def head(self) -> RunHeader:
@@ -75,7 +75,7 @@ class Counting(RunKind):
             write_json(saved(run.folder), {"count": self.count})
             run.progress.step(self.count, {"value": float(self.count)})
             if run.stop.asked:
-                raise run.stop.stopped()
+                raise run.stop.to_exception()
 
     def result(self, status: str) -> JSON:
         return {"status": status, "seed": 0, "count": self.count}

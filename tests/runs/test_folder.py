@@ -16,11 +16,11 @@ from tutelage.runs.folder import (
     RunFolder,
     append_json,
     create,
-    every,
     find,
-    keep_lines,
-    locked,
+    list_runs,
+    lock_run,
     remove_if_empty,
+    trim_lines,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def test_what_a_run_left_that_was_killed_before_it_began_is_in_no_ones_way(tmp_p
         mine.unlink()
     with pytest.raises(RunError, match="stopped before it started: run the same command again"):
         find(str(run.path))
-    with locked(run):
+    with lock_run(run):
         with pytest.raises(RunError, match="has not started yet; wait for it"):
             find(str(run.path))
         with pytest.raises(RunBusyError, match="another process is starting a run"):
@@ -101,7 +101,7 @@ def test_a_run_that_fails_before_its_configuration_is_there_leaves_nothing(tmp_p
         assert run.agent.is_file(), "a run that is held stays"
         raise RunError("the disk is full")
 
-    with pytest.raises(RunError, match="full"), locked(run):
+    with pytest.raises(RunError, match="full"), lock_run(run):
         fill_the_disk()
     assert not run.path.exists()
     run = recorded(run.path)
@@ -119,7 +119,7 @@ def test_what_may_be_the_users_stays(tmp_path: Path, mine: str | None) -> None:
         (run.path / mine).write_text("mine")
     with pytest.raises(RunError, match="not empty"):
         create(run.path)
-    with pytest.raises(RunError, match="refused"), locked(run):
+    with pytest.raises(RunError, match="refused"), lock_run(run):
         raise RunError("refused")
     remove_if_empty(run)
     for name in (*RECORDS, *([] if mine is None else [mine])):
@@ -133,7 +133,7 @@ def test_what_a_kill_left_aside_is_cleared_with_the_lock_held(tmp_path: Path) ->
     for path in (*kept, left[0]):
         path.write_text("x")
     left[1].mkdir()
-    with locked(run):
+    with lock_run(run):
         pass
     assert [p.exists() for p in (*kept, *left)] == [True, True, False, False]
 
@@ -162,11 +162,11 @@ def test_torn_lines_are_left_out_and_cut_away(tmp_path: Path) -> None:
     with run.metrics.open("a") as file:
         file.write('{"step": 4, "x')
     assert [line["step"] for line in run.read_metrics()] == [0, 1, 2, 3]
-    keep_lines(run.metrics, 9)
+    trim_lines(run.metrics, 9)
     assert run.metrics.read_text() == whole
-    keep_lines(run.metrics, 2)
+    trim_lines(run.metrics, 2)
     assert run.metrics.read_text() == "".join(whole.splitlines(keepends=True)[:2])
-    keep_lines(run.events, 2)
+    trim_lines(run.events, 2)
     assert not run.events.exists()
 
 
@@ -174,7 +174,7 @@ def test_numbers_come_back_bit_for_bit(tmp_path: Path) -> None:
     values = {"a": 0.1 + 0.2, "b": 5e-324, "c": 1.7976931348623157e308, "d": -0.0, "e": 2**60}
     append_json(tmp_path / "m.jsonl", values)
     before = (tmp_path / "m.jsonl").read_text()
-    keep_lines(tmp_path / "m.jsonl", 1)
+    trim_lines(tmp_path / "m.jsonl", 1)
     assert (tmp_path / "m.jsonl").read_text() == before
     assert {k: repr(v) for k, v in json.loads(before).items()} == {
         k: repr(v) for k, v in values.items()
@@ -216,12 +216,12 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     run = create(tmp_path / "run")
     with (
-        locked(run),
+        lock_run(run),
         pytest.raises(RunError, match="another process is working on the run 'run'"),
-        locked(run),
+        lock_run(run),
     ):
         pass
-    with locked(run):
+    with lock_run(run):
         pass
 
 
@@ -230,7 +230,7 @@ def test_runs_are_found_by_path_and_by_the_beginning_of_their_name(tmp_path: Pat
         create(tmp_path / name).config.write_text('{"kind": "weights"}')
     create(tmp_path / "empty")
     create(tmp_path / "model").config.write_text('{"model_type": "qwen2"}')
-    assert {f.name for f in every(tmp_path)} == {"math-1", "math-12", "other"}
+    assert {f.name for f in list_runs(tmp_path)} == {"math-1", "math-12", "other"}
     assert find("oth", tmp_path).path == tmp_path / "other"
     assert find("math-1", tmp_path).name == "math-1", "an exact name wins"
     assert find(str(tmp_path / "math-12"), tmp_path / "nowhere").name == "math-12"

@@ -24,7 +24,7 @@ from tutelage.cli import build_app
 from tutelage.errors import RunError, StoreError
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create
-from tutelage.runs.kinds import RunKind, register, registered
+from tutelage.runs.kinds import RunKind, find_kind, register
 from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 
@@ -202,7 +202,7 @@ def test_an_unknown_kind_and_an_earlier_format_say_so(tmp_path: Path) -> None:
     folder = create(tmp_path / "one")
     folder.config.write_text('{"kind": "unheard"}')
     with pytest.raises(RunError, match="a program that imports its module"):
-        registered(folder)
+        find_kind(folder)
     assert "imports its module" in command("resume", folder.path, code=2)
     folder.config.write_text('{"config": {"recipe": "math"}}')
     told = " ".join(command("show", folder.path, code=2).split())

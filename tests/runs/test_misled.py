@@ -7,7 +7,7 @@ from builders import make_attempt, make_call, make_rollout
 
 from tutelage.runs.findings import add_findings
 from tutelage.runs.health import Setup
-from tutelage.runs.metrics import reward_correlations, rollout_metrics, untried_warning
+from tutelage.runs.metrics import long_prompt_warning, reward_correlations, rollout_metrics
 from tutelage.statistics.outcome import Success
 from tutelage.types import JSON, Reward, Rollout, Sampled, StopReason, ToolResult
 
@@ -85,7 +85,7 @@ def played(reward: float, tokens: int, *, right: float = 0.0, turns: int = 1) ->
 
 def test_what_goes_along_with_the_reward() -> None:
     inverted = [played(1.0 - x, 5, right=x) for x in (0.0, 1.0, 0.0)]
-    assert reward_correlations(inverted, Success.of("right")) == {
+    assert reward_correlations(inverted, Success.parse("right")) == {
         "rollout/success_correlation": pytest.approx(-1.0)
     }
     assert reward_correlations(inverted, None) == {}
@@ -112,10 +112,10 @@ def test_answers_of_a_tool_that_are_empty_are_counted() -> None:
 def test_prompts_without_room_are_counted_and_the_key_is_named_where_it_helps() -> None:
     short = make_rollout("long", make_attempt(stop="context"))
     rollouts = [short, short, make_rollout("fits", make_attempt(make_call()))]
-    told = untried_warning(rollouts, 240, 512)
+    told = long_prompt_warning(rollouts, 240, 512)
     assert told is not None
     assert "longer than the context of 240 tokens" in told
     assert "2 of 3 rollouts" in told
     assert told.endswith("shorten it, or raise `rollout.max_len`")
-    assert (untried_warning(rollouts, 240, 240) or "").endswith("the maximum of the model")
-    assert untried_warning(rollouts[2:], 240, 512) is None
+    assert (long_prompt_warning(rollouts, 240, 240) or "").endswith("the maximum of the model")
+    assert long_prompt_warning(rollouts[2:], 240, 512) is None

@@ -11,8 +11,8 @@ from tests.builders import make_attempt, make_rollout
 from tutelage.errors import RewardError
 from tutelage.runs.stored_evaluation import (
     evaluation_keys,
-    evaluation_of_record,
-    judged_text,
+    format_judged,
+    parse_evaluation,
     read_evaluation,
 )
 from tutelage.statistics.outcome import RewardKind, Success, summarise
@@ -47,7 +47,7 @@ def test_a_grader_that_raised_is_no_success_of_the_others() -> None:
     found = summarise([rollout("t3", 1.0), *lost])
     assert (found.success, found.interval, found.mean_reward) == (None, None, None)
     assert (found.judged, found.rollouts, dict(found.lost)) == (1, 4, {"reward_error": 3})
-    assert judged_text(evaluation_of_record(found.record())) == (
+    assert format_judged(parse_evaluation(found.record())) == (
         "1 of 4 judged; 3 lost: 3 no reward (reward_error on t0)"
     )
 
@@ -66,7 +66,7 @@ def test_a_timeout_counts_and_is_named() -> None:
     found = summarise([*rollouts([1.0, 1.0, 1.0]), rollout("t9", 0.0, FailureCause.TIMEOUT)])
     assert found.success == 0.75
     assert dict(found.failed) == {"timeout": 1}
-    assert judged_text(evaluation_of_record(found.record())) == (
+    assert format_judged(parse_evaluation(found.record())) == (
         "4 of 4 judged; failed, and counted so: 1 timeout"
     )
 
@@ -101,7 +101,7 @@ def test_rewards_that_are_0_or_1_are_a_proportion() -> None:
 def test_rows_of_one_table_are_of_one_kind() -> None:
     """Before, every reward happened to be 0 or 1; after, they were graded: neither has a rate."""
     before, after = rollouts([0.0, 0.0, 1.0, 0.0]), rollouts([0.75, 0.5, 0.9, 0.75])
-    kind = RewardKind().after([*before, *after])
+    kind = RewardKind().update([*before, *after])
     first = evaluation_keys("before_sampled", summarise(before).record(), kind)
     second = evaluation_keys("after_sampled", summarise(after).record(), kind)
     assert first["success_before_sampled"] is second["success_after_sampled"] is None
@@ -120,21 +120,21 @@ def test_the_user_says_what_succeeds(rule: str, expected: float) -> None:
         rollout("c", 0.4, right=1.0),
         rollout("d", 0.7, right=0.1),
     ]
-    found = summarise(some, Success.of(rule))
+    found = summarise(some, Success.parse(rule))
     assert found.kind == RewardKind(graded=True)
     assert found.success == expected
 
 
 def test_what_failed_is_no_success_whatever_it_earned() -> None:
     failed = rollout("d", 0.9, FailureCause.TIMEOUT)
-    assert summarise([failed], Success.of(">=0.5")).success == 0.0
+    assert summarise([failed], Success.parse(">=0.5")).success == 0.0
 
 
 def test_a_part_that_no_reward_has_is_refused() -> None:
     with pytest.raises(
         RewardError, match=r"reward.success='right' is not a part of the reward of task 't0'.*none"
     ):
-        summarise(rollouts([1.0]), Success.of("right"))
+        summarise(rollouts([1.0]), Success.parse("right"))
 
 
 def test_a_grader_that_says_exact_needs_no_rule() -> None:
@@ -165,7 +165,7 @@ def test_templates_that_training_has_seen_are_told_apart_after_the_families() ->
 @pytest.mark.parametrize("rule", ["", ">=", ">=much", "0.5", ">=nan"])
 def test_what_says_no_success_is_refused(rule: str) -> None:
     with pytest.raises(ValueError, match=r"number|>=|no part"):
-        Success.of(rule)
+        Success.parse(rule)
 
 
 def test_nothing_judged_is_no_rate() -> None:

@@ -519,9 +519,9 @@ class StoreConformance:
         assert store.training_rows("run_a") == [given[2], *given[:2], bare]
         assert store.training_rows("run_a", rollout_id="r1") == [given[1]]
         assert store.training_rows("run_a", step=3) == [bare]
-        assert given[0].numbers("logprobs") == (-0.25, -2.0)
-        assert given[0].numbers("entropies") == (0.5, 1.5)
-        assert bare.numbers("logprobs") is None
+        assert given[0].values("logprobs") == (-0.25, -2.0)
+        assert given[0].values("entropies") == (0.5, 1.5)
+        assert bare.values("logprobs") is None
 
     def test_training_rows_go_with_the_steps_that_are_done_again(self, store: Store) -> None:
         rows = [dataclasses.replace(training_row(0), step=step) for step in range(5)]

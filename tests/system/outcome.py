@@ -27,7 +27,7 @@ CLOCK_RESULTS = ("wall_seconds", "phases")
 def outcome(folder: Path) -> dict[str, Any]:
     """A finished run as plain data; equal runs give equal data."""
     run = RunFolder(folder)
-    state, tensors = checkpoint.load(checkpoint.complete(run)[-1])
+    state, tensors = checkpoint.load(checkpoint.list_complete(run)[-1])
     counters = dataclasses.asdict(state)
     del counters["seconds"]
     result = run.read_result()

@@ -73,12 +73,12 @@ def test_the_last_checkpoints_and_the_best_are_folders_of_a_model(
     run = RunFolder(finished)
     result = run.read_result()
     assert result is not None
-    names = {path.name for path in checkpoint.complete(run)}
+    names = {path.name for path in checkpoint.list_complete(run)}
     assert names == {"step_000004", "step_000005", f"step_{result['best_step']:06d}"}
     state, tensors = checkpoint.load(run.checkpoints / "step_000005")
     assert state.phase_step == 5
     policy = load_policy(str(run.checkpoints / "step_000005"))
-    for name, tensor in policy.named():
+    for name, tensor in policy.named_tensors():
         assert torch.equal(tensor, tensors["policy"][name])
     last = (run.checkpoints / "step_000005" / "model.safetensors").read_bytes()
     assert last == (run.policy / "model.safetensors").read_bytes()

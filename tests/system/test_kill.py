@@ -93,7 +93,7 @@ def test_killed_right_after_the_start(
     run = tutelage.cwd / "run"
     job = tutelage.start(*references[kind].arguments)
     assert killed_when(job, (run / "config.json").is_file)
-    assert not checkpoint.complete(RunFolder(run))
+    assert not checkpoint.list_complete(RunFolder(run))
     references[kind].check(tutelage)
 
 
@@ -156,7 +156,7 @@ def test_a_torn_line_and_a_torn_checkpoint_are_left_out(
     assert killed_when(job, lambda: len(RunFolder(run).read_metrics()) >= 3)
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"phase": "rl", "st')
-    last = checkpoint.complete(RunFolder(run))[-1]
+    last = checkpoint.list_complete(RunFolder(run))[-1]
     torn = run / "checkpoints" / "step_999999"
     shutil.copytree(last, torn)
     (torn / checkpoint.SUMS).unlink()
@@ -170,8 +170,8 @@ def test_a_checkpoint_with_a_flipped_bit_is_said_and_the_one_before_is_used(
 ) -> None:
     reference, run = references["with_tools"], tutelage.cwd / "run"
     job = tutelage.start(*reference.arguments)
-    assert killed_when(job, lambda: len(checkpoint.complete(RunFolder(run))) >= 2)
-    *_, before, last = checkpoint.complete(RunFolder(run))
+    assert killed_when(job, lambda: len(checkpoint.list_complete(RunFolder(run))) >= 2)
+    *_, before, last = checkpoint.list_complete(RunFolder(run))
     content = (last / name).read_bytes()
     if name == "state.json":  # still JSON, of a phase that there is not
         content = content.replace(b'"phase": "', b'"phase": "x', 1)
@@ -224,7 +224,7 @@ def test_changed_conditions_are_a_warning(
 ) -> None:
     run = tutelage.cwd / "run"
     job = tutelage.start(*references["with_tools"].arguments)
-    assert killed_when(job, lambda: bool(checkpoint.complete(RunFolder(run))))
+    assert killed_when(job, lambda: bool(checkpoint.list_complete(RunFolder(run))))
     conditions = json.loads((run / "conditions.json").read_text())
     (run / "conditions.json").write_text(json.dumps({**conditions, "torch": "1.0"}))
     told = tutelage("resume", "run").check()
@@ -250,7 +250,7 @@ def test_the_clocks_decision_is_recorded_and_honoured(
     ended = decided["step"]
     assert ended >= 1
     before = {r.id: r for r in stored(run) if r.mode == "train"}
-    found = checkpoint.complete(RunFolder(run))
+    found = checkpoint.list_complete(RunFolder(run))
     states = {p: json.loads((p / "state.json").read_text()) for p in found}
     for path, state in states.items():
         if state["phase_step"] >= ended or state["phase"] != "rl":
@@ -258,7 +258,7 @@ def test_the_clocks_decision_is_recorded_and_honoured(
         else:
             state["seconds"]["total"] = 0.0
             (path / "state.json").write_text(json.dumps(state))
-            checkpoint.seal(path)
+            checkpoint.write_checksums(path)
     tutelage("resume", "run").check()
     result = json.loads((run / "result.json").read_text())
     assert result["rl_steps"] == ended, "its clock has all the time left, and must not use it"

@@ -59,9 +59,9 @@ def test_which_fields_a_reward_reads() -> None:
     def of_any(prediction: str, **fields: Any) -> float:
         return 0.0
 
-    assert resolve_reward("math").fields_read == {"answer"}
-    assert of_task.fields_read is None
-    assert of_any.fields_read is None
+    assert resolve_reward("math").task_fields == {"answer"}
+    assert of_task.task_fields is None
+    assert of_any.task_fields is None
 
 
 def test_counts_and_what_is_said() -> None:
@@ -77,7 +77,7 @@ def test_counts_and_what_is_said() -> None:
     assert said[2] == "1 of 4 test tasks are duplicates and count each time"
     assert len(said) == 3
     assert Overlap(train=9, val=3, test=3).notes() == []
-    assert found.notes(drawn=True) == [said[0], said[2]]
+    assert found.notes(generated=True) == [said[0], said[2]]
 
 
 def test_what_is_held_out_is_not_kept() -> None:

@@ -427,7 +427,7 @@ def left_over(marker: str) -> list[int]:
 async def main(tier: str) -> dict[str, Any]:
     from tutelage.tools.sandbox import spawn
 
-    server: Any = await asyncio.to_thread(spawn.running_server, os.getpid())
+    server: Any = await asyncio.to_thread(spawn.get_server, os.getpid())
     base = server._base
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, socket.socket() as listening:

@@ -10,7 +10,7 @@ from tests.collector import Collector
 
 from tutelage.errors import ConfigError
 from tutelage.tracing import rollout_spans
-from tutelage.tracing.content import without_content
+from tutelage.tracing.content import remove_content
 from tutelage.tracing.export import OtlpExporter, endpoint, headers
 from tutelage.tracing.otlp import encode_protobuf
 
@@ -41,7 +41,7 @@ def test_rollouts_and_spans_arrive(collector: Collector) -> None:
         out.submit([rollout(name=f"roll_{i}") for i in range(100)])
         assert out.flush(30)
     wanted = [s for i in range(100) for s in rollout_spans(rollout(name=f"roll_{i}"))]
-    wanted = [without_content(span) for span in wanted]
+    wanted = [remove_content(span) for span in wanted]
     (theirs,) = (span for span in collector.spans if span.scope == "theirs")
     sent = [span for span in collector.spans if span is not theirs]
     assert encode_protobuf(sent) == encode_protobuf(wanted)

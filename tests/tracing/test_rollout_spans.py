@@ -205,4 +205,4 @@ def test_any_spans_make_complete_trees(parts: list[tuple[int, int | None, bool]]
     ],
 )  # fmt: skip
 def test_old_names_are_read(old: dict[str, Any], new: dict[str, Any]) -> None:
-    assert names.modern(old) == old | new
+    assert names.normalize_names(old) == old | new

@@ -125,10 +125,10 @@ def lesson(
     """Ids and mask of one conversation, observed as an engine would show it."""
     asked = Message("user", question)
     reply = called(tool) if guess is None else Message("assistant", str(guess))
-    ids, mask = (list(part) for part in codec.demonstration([asked, reply], [tool.spec]))
+    ids, mask = (list(part) for part in codec.encode_demonstration([asked, reply], [tool.spec]))
     if guess is None:
         result = Message("tool", str(ANSWER), tool_call_id="c", name=tool.name)
-        observed = codec.observation(reply, [result])
+        observed = codec.encode_observation(reply, [result])
         assert observed is not None
         answer = [*codec.encode(str(ANSWER)), int(codec.tokenizer.eos_token_id)]
         ids += [*observed, *answer]

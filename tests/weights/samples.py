@@ -25,7 +25,7 @@ from tutelage.types import (
     StopReason,
     Task,
 )
-from tutelage.weights.batch import Batch, make_rows, with_advantages
+from tutelage.weights.batch import Batch, add_advantages, make_rows
 from tutelage.weights.config import resolve
 from tutelage.weights.learner import Learner
 
@@ -40,7 +40,7 @@ def config(*overrides: str) -> RunConfig:
 
 def make_batch(rollouts: Sequence[Rollout], config: RunConfig, **given: Any) -> Batch:
     """Rows and advantages of a step's rollouts; `given` is for `with_advantages`."""
-    return with_advantages(make_rows(rollouts, config), config, **given)
+    return add_advantages(make_rows(rollouts, config), config, **given)
 
 
 def learn(

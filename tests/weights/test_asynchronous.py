@@ -103,7 +103,7 @@ def events(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def weights(folder: RunFolder) -> dict[str, torch.Tensor]:
-    return dict(load_policy(str(folder.policy)).named())
+    return dict(load_policy(str(folder.policy)).named_tensors())
 
 
 def bits(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def test_the_last_group_may_end_just_before_it_is_waited_for() -> None:
 
     with asyncio.Runner() as runner:
         running[0] = runner.get_loop().create_task(play())
-        runner.run(queue._next())  # pyright: ignore[reportPrivateUsage]
+        runner.run(queue._wait_for_group())  # pyright: ignore[reportPrivateUsage]
     assert running == {}
 
 

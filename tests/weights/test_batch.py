@@ -16,7 +16,7 @@ from tests.reference.flat_advantages import estimate
 from tutelage.algorithms.rl import ESTIMATORS
 from tutelage.errors import FailureBudgetError
 from tutelage.types import Call, FailureCause, Rollout
-from tutelage.weights.batch import make_rows, with_advantages
+from tutelage.weights.batch import add_advantages, make_rows
 
 from .samples import config, conversation, make_batch, rollout
 
@@ -143,7 +143,7 @@ def test_every_estimator_counts_rollouts_without_a_row(estimator: str, seed: int
     found = make_rows(made, config())
     values_BT = torch.randn(found.mask_BT.shape, generator=torch.Generator().manual_seed(seed))
     setting = config(f"algorithm.adv_estimator={estimator}", "agent.num_chains=4")
-    batch = with_advantages(
+    batch = add_advantages(
         found,
         setting,
         values_BT=values_BT if estimator == "gae" else None,
@@ -195,8 +195,8 @@ def test_a_rollout_of_another_policy_alone_is_no_sample_of_this_one() -> None:
         assert alone.rewards_BT.sum(1).tolist() == rewards
         with_crash = make_rows([*made, crash, untrained], config(), name)
         assert with_crash.rowless == [4, 5]
-    assert with_advantages(make_rows(made, config()), config()).zero_variance == 1
-    assert with_advantages(make_rows([*made, crash], config()), config()).zero_variance == 0
+    assert add_advantages(make_rows(made, config()), config()).zero_variance == 1
+    assert add_advantages(make_rows([*made, crash], config()), config()).zero_variance == 0
 
 
 @pytest.mark.parametrize(("lost", "stops"), [(4, False), (5, True), (8, True)])

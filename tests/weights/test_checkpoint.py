@@ -58,7 +58,7 @@ def tensors() -> dict[str, Any]:
 def test_what_is_loaded_is_what_was_saved_bit_for_bit(folder: RunFolder) -> None:
     path = checkpoint.save(folder, state(40), tensors())
     assert path.name == "step_000040"
-    assert checkpoint.complete(folder) == [path]
+    assert checkpoint.list_complete(folder) == [path]
     found, loaded = checkpoint.load(path)
     assert found == state(40)
     for name, tensor in tensors()["policy"].items():
@@ -78,13 +78,13 @@ def test_those_that_are_asked_for_stay_and_the_best(folder: RunFolder) -> None:
     over.results = {"done": ["rl"], "rl_steps": 4, "best": {"step": 1, "value": 0.5}}
     checkpoint.save(folder, over, tensors(), keep=1)
     trained = ["step_000001", "step_000004"]
-    names = [p.name for p in checkpoint.complete(folder)]
+    names = [p.name for p in checkpoint.list_complete(folder)]
     assert names == [*trained, "step_000004_tick_000009"]
-    checkpoint.drop_between(folder)
-    assert [p.name for p in checkpoint.complete(folder)] == trained
+    checkpoint.remove_intermediate(folder)
+    assert [p.name for p in checkpoint.list_complete(folder)] == trained
     for step in (5, 6):
         checkpoint.save(folder, state(step), tensors(), keep=None)
-    assert len(checkpoint.complete(folder)) == 4
+    assert len(checkpoint.list_complete(folder)) == 4
 
 
 def test_a_damaged_one_is_set_aside_for_the_one_before(folder: RunFolder) -> None:
@@ -94,7 +94,7 @@ def test_a_damaged_one_is_set_aside_for_the_one_before(folder: RunFolder) -> Non
     found = checkpoint.load_newest(folder, notes.append)
     assert found is not None
     assert found[0] == state(1)
-    assert checkpoint.complete(folder) == [first]
+    assert checkpoint.list_complete(folder) == [first]
     assert "step_000002': tensors.pt is damaged" in notes[0]
     assert notes[0].endswith("continuing from the previous checkpoint, step_000001")
 
@@ -102,10 +102,10 @@ def test_a_damaged_one_is_set_aside_for_the_one_before(folder: RunFolder) -> Non
 def test_one_without_its_last_file_does_not_exist(folder: RunFolder) -> None:
     path = checkpoint.save(folder, state(5), tensors())
     (path / "checksums.json").unlink()
-    assert checkpoint.complete(folder) == []
+    assert checkpoint.list_complete(folder) == []
     (folder.checkpoints / "initial").mkdir()
     (folder.checkpoints / "initial" / "checksums.json").touch()
-    assert checkpoint.complete(folder) == []
+    assert checkpoint.list_complete(folder) == []
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,9 @@ def test_a_damaged_one_is_named_with_the_way_out(folder: RunFolder, damage: Any)
         checkpoint.load(path)
     with pytest.raises(RunError, match=r"restore a copy of .*step_000005', or start with another"):
         checkpoint.load_newest(folder, print)
-    assert checkpoint.complete(folder) == [path], "what cannot be read stays where nothing else is"
+    assert checkpoint.list_complete(folder) == [path], (
+        "what cannot be read stays where nothing else is"
+    )
 
 
 def test_a_disk_that_refuses_keeps_the_older_ones(
@@ -144,7 +146,7 @@ def test_a_disk_that_refuses_keeps_the_older_ones(
     assert "step_000002" in told
     assert "the disk refused to write (full" in told
     assert told.endswith(f"tutelage resume {folder.path}")
-    assert checkpoint.complete(folder) == [first]
+    assert checkpoint.list_complete(folder) == [first]
     assert list(folder.checkpoints.iterdir()) == [first]
 
 
@@ -157,7 +159,7 @@ def test_nothing_unsafe_is_loaded(folder: RunFolder) -> None:
 
     path = checkpoint.save(folder, state(5), tensors())
     torch.save({"policy": Evil()}, path / "tensors.pt")
-    checkpoint.seal(path)
+    checkpoint.write_checksums(path)
     with pytest.raises(RunError, match="cannot read"):
         checkpoint.load(path)
 

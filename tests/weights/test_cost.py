@@ -119,15 +119,15 @@ def test_the_time_of_a_run_is_estimated_before_it_begins_and_kept_by_phase(
     expected: list[dict[str, float | None]] = []
     for steps in (4, 8):
         words = [*overrides(source, trainer__total_training_steps=steps), *keys]
-        job = kinds.training(resolve("math", words, machine=LAPTOP))
-        work = run.TrainingRun(job.resolved, job.make_setting(), job.loop)
+        job = kinds.make_job(resolve("math", words, machine=LAPTOP))
+        work = run.TrainingRun(job.resolved, job.make_inputs(), job.loop)
         ctx: Any = SimpleNamespace(
             state=SimpleNamespace(phase="", phase_step=0, results={}),
             setting=work.setting,
             elapsed=lambda: 0.0,
-            expected=dict.fromkeys(name for name, _ in training.phases_of(work)),
+            expected=dict.fromkeys(name for name, _ in training.list_phases(work)),
         )
-        told = cost.total_time(ctx)["total"]
+        told = cost.estimate_time(ctx)["total"]
         assert re.fullmatch(r"about \d+:\d\d minutes \(estimated; measured again .*\)", told), told
         expected.append(ctx.expected)
     once, twice = expected
@@ -149,7 +149,7 @@ def test_the_plan_counts_one_as_one_and_tells_the_context() -> None:
         context=256,
         policy=SimpleNamespace(max_positions=512),
     )
-    told = cost.planned(setting, ["rl"])
+    told = cost.describe_plan(setting, ["rl"])
     assert told["plan"].startswith("1 step x 1 task x 2 = 2 rollouts, ")
     assert told["tokens"].endswith("context 256 (the model: 512)")
     assert told["reward"] == "what the agent returns"
@@ -157,11 +157,14 @@ def test_the_plan_counts_one_as_one_and_tells_the_context() -> None:
 
 def test_a_pace_in_words() -> None:
     pace = Pace(rollouts=10, tokens=500, seconds=2.0, dollars=0.05)
-    assert pace.words(1000) == (
+    assert pace.format_estimate(1000) == (
         "1,000 rollouts x 50 tokens = 50,000 tokens, at 250 tokens/s 3:20, $5.00 (measured on 10 "
         "rollouts)"
     )
-    assert Pace(2, 0, 1.0).words(4) == "4 rollouts x 0 tokens = 0 tokens (measured on 2 rollouts)"
+    assert (
+        Pace(2, 0, 1.0).format_estimate(4)
+        == "4 rollouts x 0 tokens = 0 tokens (measured on 2 rollouts)"
+    )
 
 
 def test_a_dry_run_tells_of_a_prompt_without_room(

@@ -20,7 +20,7 @@ from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
 from tutelage.weights.critic import Critic
 from tutelage.weights.learner import Learner
-from tutelage.weights.scoring import by_token
+from tutelage.weights.scoring import score_tokens
 
 from .samples import config, learn, make_batch, step_of_rollouts
 from .test_update import Probe, assert_same, split
@@ -36,14 +36,14 @@ def value_model(policy: Any, seed: int = 0) -> ValueModel:
     model = ValueModel(policy.copy().network, described.hidden_size)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, tensor in model.named():
+        for name, tensor in model.named_tensors():
             if name.startswith("value_head"):
                 tensor.copy_(torch.randn(tensor.shape, generator=generator))
     return model
 
 
 def values_of(model: ValueModel, rows: list[Row], settings: RunConfig) -> torch.Tensor:
-    return by_token(rows, settings.actor.max_tokens_per_micro_batch, model.values)
+    return score_tokens(rows, settings.actor.max_tokens_per_micro_batch, model.values)
 
 
 def batch_of(policy: Any, seed: int, *keys: str) -> Batch:

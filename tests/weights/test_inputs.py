@@ -139,7 +139,7 @@ def test_the_embedded_policy_is_a_function_of_the_seed(one_thread: None) -> None
         made: TrainingInputs = prepare_rl(
             resolve("math", [f"seed={seed}", "model.path=null", *FEW], machine=LAPTOP).config
         )
-        return {name: tensor.clone() for name, tensor in made.policy.named()}
+        return {name: tensor.clone() for name, tensor in made.policy.named_tensors()}
 
     first, again, other = weights(1), weights(1), weights(2)
     assert all(first[name].equal(again[name]) for name in first)

@@ -18,7 +18,7 @@ from tutelage.runs.folder import RunFolder
 from tutelage.testing import tiny_policy
 from tutelage.weights import checkpoint
 from tutelage.weights.config import resolve
-from tutelage.weights.learner import _starting  # pyright: ignore[reportPrivateUsage]
+from tutelage.weights.learner import _make_reference  # pyright: ignore[reportPrivateUsage]
 
 from . import tiny_job
 from .samples import LAPTOP
@@ -59,7 +59,7 @@ def test_what_a_run_with_adapters_leaves_behind(
     assert max(x["max_dlogp"] for x in lines) < 1e-4
     assert lines[0]["kl/ref"] == pytest.approx(0.0, abs=1e-6)
     assert lines[-1]["kl/ref"] > 1e-6
-    _, tensors = checkpoint.load(checkpoint.complete(folder)[-1])
+    _, tensors = checkpoint.load(checkpoint.list_complete(folder)[-1])
     assert all(".lora_" in name for name in tensors["policy"])
     base = load_file(source / "model" / "model.safetensors")
     merged = weights(folder)
@@ -112,8 +112,8 @@ def test_a_resumed_run_has_the_model_without_adapters_as_its_reference(tmp_path:
     flags = {"model": str(tmp_path / "base"), "train": "tasks.jsonl"}
     config = resolve("rl", keys, machine=LAPTOP, flags=flags).config
     trained = with_lora(base, LoraConfig(rank=2), seed=1)
-    trained.load_tensors({name: torch.randn(t.shape) for name, t in trained.named()})
-    found = _starting(trained, config, fresh=False, start=None)
+    trained.load_tensors({name: torch.randn(t.shape) for name, t in trained.named_tensors()})
+    found = _make_reference(trained, config, fresh=False, initial_weights=None)
     assert found.network is not trained.network
     plain, ours = (dict(policy.hf_tensors()) for policy in (base, found))
     assert all(torch.equal(plain[name], tensor) for name, tensor in ours.items())

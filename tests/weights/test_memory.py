@@ -34,7 +34,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Has a machine stand for this one."""
 
     def change(machine: Machine) -> None:
-        monkeypatch.setattr(memory, "machine_facts", lambda: machine)
+        monkeypatch.setattr(memory, "detect_machine", lambda: machine)
         monkeypatch.setattr("tutelage.policy.machine.machine_facts", lambda: machine)
         monkeypatch.setattr(
             "torch.cuda.get_device_properties",
@@ -53,25 +53,25 @@ def footprint(
 
 def test_what_is_trained_is_shared_out_from_20_million_parameters_on(on: Any) -> None:
     on(Machine(0, 64, ranks=4))
-    assert footprint(1_000_000).bytes() == 16_000_000
-    assert footprint(SEVEN).bytes() == 4 * SEVEN + 4 * SEVEN
-    assert footprint(SEVEN, gpu=True).bytes() == 4 * SEVEN + 4 * SEVEN + 2 * SEVEN
+    assert footprint(1_000_000).required_bytes() == 16_000_000
+    assert footprint(SEVEN).required_bytes() == 4 * SEVEN + 4 * SEVEN
+    assert footprint(SEVEN, gpu=True).required_bytes() == 4 * SEVEN + 4 * SEVEN + 2 * SEVEN
     on(LAPTOP)
-    assert footprint(SEVEN).bytes() == 16 * SEVEN
+    assert footprint(SEVEN).required_bytes() == 16 * SEVEN
 
 
 def test_a_reference_beside_adapters_shares_what_is_frozen(on: Any) -> None:
     on(LAPTOP)
     kl = ("actor.use_kl_loss=true",)
-    assert footprint(1_000, 10).bytes() == 4_000 + 120
-    assert footprint(1_000, 10, *kl).bytes() == 4_000 + 120 + 40
-    assert footprint(1_000, 10, *kl, "ref.path=other").bytes() == 4_000 + 120 + 4_000
-    assert footprint(1_000, 1_000, *kl).bytes() == 16_000 + 4_000
+    assert footprint(1_000, 10).required_bytes() == 4_000 + 120
+    assert footprint(1_000, 10, *kl).required_bytes() == 4_000 + 120 + 40
+    assert footprint(1_000, 10, *kl, "ref.path=other").required_bytes() == 4_000 + 120 + 4_000
+    assert footprint(1_000, 1_000, *kl).required_bytes() == 16_000 + 4_000
 
 
 def test_a_critic_is_trained_as_the_policy_is(on: Any) -> None:
     on(LAPTOP)
-    assert footprint(1_000, 10, "adv_estimator=gae").bytes() == 2 * (4_000 + 120)
+    assert footprint(1_000, 10, "adv_estimator=gae").required_bytes() == 2 * (4_000 + 120)
 
 
 def test_what_cannot_fit_is_refused_with_other_ways(on: Any) -> None:
@@ -99,7 +99,7 @@ def test_a_stored_model_that_cannot_fit_is_refused_before_it_is_loaded(
     config = tmp_path / "small" / "config.json"
     large = {"vocab_size": 70_000, "hidden_size": 100_000, "num_hidden_layers": 0}
     config.write_text(json.dumps({**json.loads(config.read_text()), **large, "layer_types": []}))
-    described = DescribedModel.of(tmp_path / "small")
+    described = DescribedModel.from_folder(tmp_path / "small")
     assert described is not None
     assert described.count() == 7_000_100_000
     on(Machine(0, 2, memory=64 * GB))
@@ -123,7 +123,7 @@ def test_adapters_are_counted_by_their_rank_before_a_model_is_loaded(
     for file in folder.iterdir():  # as where its weights are still to come
         if file.name != "config.json":
             file.unlink()
-    described = DescribedModel.of(folder)
+    described = DescribedModel.from_folder(folder)
     assert described is not None
     assert described.count() == tiny_policy().count()
     made = with_lora(policy, LoraConfig(rank=3, target_modules=modules), seed=0).parameters()
@@ -132,14 +132,14 @@ def test_adapters_are_counted_by_their_rank_before_a_model_is_loaded(
     keys.append(f"model.lora.target_modules=[{','.join(modules)}]")
     flags = {"model": str(folder), "train": "tasks.jsonl"}
     asked = resolve("rl", keys, machine=LAPTOP, flags=flags).config
-    needed = Footprint(asked, tiny_policy().count() + adapters, adapters, False).bytes()
+    needed = Footprint(asked, tiny_policy().count() + adapters, adapters, False).required_bytes()
     on(Machine(0, 2, memory=needed))
-    memory.check_stored(asked)
+    memory.check_model_fits(asked)
     on(Machine(0, 2, memory=needed - 1))
     with pytest.raises(RunError, match="does not fit in memory: it needs"):
-        memory.check_stored(asked)
+        memory.check_model_fits(asked)
     (folder / "config.json").write_text("{")
-    assert DescribedModel.of(folder) is DescribedModel.of(tmp_path) is None
+    assert DescribedModel.from_folder(folder) is DescribedModel.from_folder(tmp_path) is None
 
 
 def command_of_eight_ranks(place: Path) -> list[str]:

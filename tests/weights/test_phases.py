@@ -12,8 +12,8 @@ from tutelage.runs.metrics import rollout_metrics
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Task
 from tutelage.weights.cold_start import FLOOR, WARMUP, learning_rate
-from tutelage.weights.optim import learning_rate_share
-from tutelage.weights.sampling import epoch_places
+from tutelage.weights.optim import learning_rate_factor
+from tutelage.weights.sampling import epoch_indices
 
 from .samples import config, rollout
 from .test_batch import turns
@@ -23,7 +23,7 @@ TASKS = [Task(f"t{i}", {"question": "?"}) for i in range(10)]
 
 def tasks_of_step(tasks: list[Task], size: int, step: int, seeds: SeedTree) -> list[Task]:
     """The tasks of a step of epochs."""
-    return [tasks[i] for i in epoch_places(len(tasks), step * size, size, seeds)]
+    return [tasks[i] for i in epoch_indices(len(tasks), step * size, size, seeds)]
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 10, 25])
@@ -39,7 +39,7 @@ def test_every_epoch_has_every_task_once(size: int) -> None:
 def test_the_learning_rate_of_reinforcement_learning() -> None:
     def shares(*keys: str, limit: int | None = 10) -> list[float]:
         optim = config(*keys).actor.optim
-        return [learning_rate_share(step, limit, optim) for step in range(10)]
+        return [learning_rate_factor(step, limit, optim) for step in range(10)]
 
     constant = shares("actor.optim.lr_scheduler_type=constant")
     assert constant == [1.0] * 10

@@ -62,5 +62,5 @@ def test_what_other_workers_play_is_trained_on_in_the_order_of_the_specs(
     assert {play.temperature for play in asked} >= {0.0, 1.0}
     assert any(play.invariant for play in asked)
     assert not any(play.own_agent for play in asked)
-    first, second = (dict(load_policy(str(f.policy)).named()) for f in (usual, other))
+    first, second = (dict(load_policy(str(f.policy)).named_tensors()) for f in (usual, other))
     assert all((first[name] - second[name]).abs().max() < 1e-4 for name in first)

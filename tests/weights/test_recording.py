@@ -43,7 +43,7 @@ def kept(
 
 
 def numbers(rows: list[TrainingRow], name: Any) -> list[float]:
-    return [x for row in rows for x in row.numbers(name) or ()]
+    return [x for row in rows for x in row.values(name) or ()]
 
 
 def trained(values_BT: torch.Tensor, batch: Batch, rows: list[int]) -> list[float]:
@@ -64,7 +64,7 @@ def test_rows_hold_what_the_trainer_computed(fresh: Fresh, tmp_path: Path) -> No
     rows, _ = kept(tmp_path / "x.db", policy, rollouts, *keys)
     judged = [r for r in rollouts if r.reward is not None]
     assert [row.rollout_id for row in rows] == [judged[n].id for n in batch.rollouts_B]
-    assert [row.tokens for row in rows] == [row.trained for row in batch.rows]
+    assert [row.tokens for row in rows] == [row.n_trained for row in batch.rows]
     assert [row.position for row in rows] == list(range(len(rows)))
     assert {(row.step, row.policy) for row in rows} == {(1, "main")}
     for b, row in enumerate(rows):

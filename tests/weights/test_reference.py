@@ -19,7 +19,7 @@ from tutelage.policy.row import Row
 from tutelage.runs.folder import create
 from tutelage.testing import tiny_policy
 from tutelage.weights import jobs
-from tutelage.weights.batch import make_rows, with_advantages
+from tutelage.weights.batch import add_advantages, make_rows
 from tutelage.weights.config import resolve
 from tutelage.weights.learner import Learner
 
@@ -164,7 +164,7 @@ def test_the_reward_pays_for_each_token(fresh: Fresh, kind: str) -> None:
         found.mask_BT,
         rollouts_B=found.rollouts_B,
     )
-    batch = with_advantages(found, config(*keys), beta=learner.reference.beta)
+    batch = add_advantages(found, config(*keys), beta=learner.reference.beta)
     assert torch.allclose(batch.advantages_BT, wanted, atol=1e-3)
     assert wanted.any()
     probe: Any = Probe(policy)

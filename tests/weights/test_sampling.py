@@ -15,7 +15,7 @@ from tutelage.seeds import SeedTree
 from tutelage.store import open_store
 from tutelage.types import FailureCause, Mode, Rollout
 from tutelage.weights.config import resolve
-from tutelage.weights.sampling import BASELINE, epoch_places, informative
+from tutelage.weights.sampling import BASELINE, epoch_indices, is_informative
 
 from .samples import LAPTOP, config, make_batch, rollout
 from .tiny_job import material, run, steps
@@ -29,10 +29,10 @@ def source(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(st.integers(1, 9), st.integers(0, 30), st.integers(0, 30))
 def test_the_stream_is_one_stream_however_it_is_taken(total: int, first: int, second: int) -> None:
     seeds = SeedTree(3)
-    whole = epoch_places(total, 0, first + second, seeds)
+    whole = epoch_indices(total, 0, first + second, seeds)
     assert whole == [
-        *epoch_places(total, 0, first, seeds),
-        *epoch_places(total, first, second, seeds),
+        *epoch_indices(total, 0, first, seeds),
+        *epoch_indices(total, first, second, seeds),
     ]
 
 
@@ -97,11 +97,11 @@ def test_what_counts_as_informative() -> None:
             for i, x in enumerate(rewards)
         ]
 
-    assert informative(group(0.0, 1.0))
-    assert not informative(group(1.0, 1.0))
-    assert not informative(group(1.0))
-    assert not informative(group(1.0, None)), "one survivor has nobody to be compared with"
-    assert informative(group(1.0, None, 0.5))
+    assert is_informative(group(0.0, 1.0))
+    assert not is_informative(group(1.0, 1.0))
+    assert not is_informative(group(1.0))
+    assert not is_informative(group(1.0, None)), "one survivor has nobody to be compared with"
+    assert is_informative(group(1.0, None, 0.5))
 
 
 @pytest.mark.parametrize("keys", [("adv_estimator=gae",), ("adv_estimator=remax",)])

@@ -17,7 +17,7 @@ from tutelage.cli import build_app
 from tutelage.policy.model import Policy
 from tutelage.runs.folder import RunFolder
 from tutelage.testing import tiny_policy
-from tutelage.weights.scoring import logp_of
+from tutelage.weights.scoring import compute_logp
 
 from .parrot import rows, write_rows
 from .samples import config
@@ -155,8 +155,8 @@ def test_rows_of_a_pass_that_scores(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Policy, "score", count)
     some = [sample(policy, f"{n} apples and {n + 1} pears") for n in range(5)]
-    whole = logp_of(policy, some, config(), torch.float32)
-    cut = logp_of(
+    whole = compute_logp(policy, some, config(), torch.float32)
+    cut = compute_logp(
         policy, some, config("rollout.log_prob_micro_batch_size_per_gpu=2"), torch.float32
     )
     assert sizes == [5, 2, 2, 1]
@@ -187,7 +187,7 @@ def test_gradient_checkpointing_keeps_the_gradient_and_less_memory(layout: str) 
         return list(torch.autograd.grad(loss, policy.parameters())), sum(kept.values())
 
     plain, most = step()
-    policy.network.recompute()
+    policy.network.enable_checkpointing()
     again, least = step()
     assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
     assert least < most / 2

@@ -98,8 +98,10 @@ def test_the_loss_falls_and_everything_is_left_behind(one_thread: None, source: 
     assert result["val_loss_after"] == pytest.approx(losses(folder, "val/loss")[-1], abs=1e-6)
     assert result["success_before_greedy"] is not None
     assert result["success_after_greedy"] is not None
-    trained = dict(model.load_policy(str(folder.policy)).named())
-    assert any(not t.equal(trained[n]) for n, t in model.load_policy(str(source / "model")).named())
+    trained = dict(model.load_policy(str(folder.policy)).named_tensors())
+    assert any(
+        not t.equal(trained[n]) for n, t in model.load_policy(str(source / "model")).named_tensors()
+    )
     assert "Supervised training" in folder.report.read_text()
 
 
@@ -203,7 +205,9 @@ def test_killed_and_resumed_is_the_same_bit_for_bit(
     assert result["sft_steps"] == 7
     assert losses(folder) == losses(whole)
     assert losses(folder, "val/loss") == losses(whole, "val/loss")
-    first, second = (dict(model.load_policy(str(f.policy)).named()) for f in (whole, folder))
+    first, second = (
+        dict(model.load_policy(str(f.policy)).named_tensors()) for f in (whole, folder)
+    )
     assert all(first[name].equal(second[name]) for name in first)
 
 

@@ -148,7 +148,7 @@ def test_a_run_says_which_part_of_the_template_splits_rollouts(tmp_path: Path) -
     tokenizer: Any = policy.codec.tokenizer
     tokenizer.chat_template = QWEN3
     with torch.no_grad():  # its turns end soon, as those of a model that has learned to answer
-        for _, tensor in policy.named():
+        for _, tensor in policy.named_tensors():
             if tensor.shape[0] >= len(tokenizer):
                 tensor[tokenizer.eos_token_id] *= 20
     policy.save(source / "model", replace=True)

@@ -89,7 +89,7 @@ def test_required_calls_are_made_and_trained_by_the_odds_among_what_was_allowed(
 def test_none_offers_no_tools(source: list[str]) -> None:
     setting = prepare_rl(resolve("rl", [*source, "agent.tool_choice=none"], machine=LAPTOP).config)
     assert not setting.tools
-    assert setting.agent(1.0).tool_specs() == []
+    assert setting.make_agent(1.0).tool_specs() == []
 
 
 @pytest.mark.parametrize("key", ["agent.agent_type=react", "agent.tools=[]"])

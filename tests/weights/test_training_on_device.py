@@ -66,7 +66,7 @@ def learned(
     """The metrics of a step of a learner, and of one that shows what it changed."""
     settings = config("rollout.response_length=24", *overrides)
     if settings.model.enable_gradient_checkpointing:
-        policy.network.recompute()
+        policy.network.enable_checkpointing()
     learner = Learner(policy, settings, numerics)
     first, second = (learn(learner, rollouts(kind), step=step)[1] for step in range(2))
     assert learner.state_dict()
@@ -139,10 +139,10 @@ def test_supervised_steps(
     for where in (device.first, torch.device("cpu")):
         policy = fresh("qwen2").to(where)
         optim = SUPERVISED.model_copy(update={"lr": 1e-3})
-        used = make_optimizer(policy.named(), optim, optimizer)
+        used = make_optimizer(policy.named_tensors(), optim, optimizer)
         steps = [supervised_step(policy, used, rows, FLOAT, 1.0, 64) for _ in range(3)]
         losses.append([values["loss/sft"] for values in steps])
-        again = make_optimizer(policy.named(), optim, optimizer)
+        again = make_optimizer(policy.named_tensors(), optim, optimizer)
         again.load_state_dict(used.state_dict())
         policy.save(tmp_path / where.type)
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)

@@ -22,7 +22,7 @@ from tutelage.runs.metrics import is_truncated
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
 from tutelage.types import Rollout, ToolResult
-from tutelage.weights.batch import make_rows, with_advantages
+from tutelage.weights.batch import add_advantages, make_rows
 from tutelage.weights.critic import Critic
 from tutelage.weights.learner import Learner
 
@@ -103,8 +103,8 @@ def test_what_was_cut_off_counts_in_its_group_and_has_no_loss(fresh: Fresh) -> N
     policy = fresh("qwen2", 1)
     played = cut_off(policy)
     settings = config("algorithm.mask_truncated=true", "actor.ppo_mini_batch_size=4")
-    masked = with_advantages(make_rows(played, settings), settings)
-    plain = with_advantages(make_rows(played, config()), config())
+    masked = add_advantages(make_rows(played, settings), settings)
+    plain = add_advantages(make_rows(played, config()), config())
     left = {n for n, r in enumerate(played) if is_truncated(r)}
     assert masked.left_out == left
     assert len(left) == 4
@@ -135,7 +135,7 @@ def test_a_cut_is_worth_what_would_have_followed(fresh: Fresh) -> None:
     model = value_model(policy)
     critic, played = Critic(model, settings, Numerics()), cut_off(policy)
     batch = make_rows(played, settings)
-    following_BT = critic.following(batch)
+    following_BT = critic.bootstrap_values(batch)
     assert following_BT is not None
     last = {n: b for b, n in enumerate(batch.rollouts_B)}
     for number, b in last.items():
@@ -148,8 +148,8 @@ def test_a_cut_is_worth_what_would_have_followed(fresh: Fresh) -> None:
         wanted = float(model.values([after]).values[0].detach())
         assert float(following_BT[b, end]) == pytest.approx(wanted, abs=1e-5)
     values_BT = critic.values(batch.rows)
-    one = with_advantages(batch, settings, values_BT=values_BT)
-    two = with_advantages(batch, settings, values_BT=values_BT, following_BT=following_BT)
+    one = add_advantages(batch, settings, values_BT=values_BT)
+    two = add_advantages(batch, settings, values_BT=values_BT, bootstrap_BT=following_BT)
     for b in last.values():
         end = int(batch.mask_BT[b].nonzero()[-1])
         gain = float(two.returns_BT[b, end] - one.returns_BT[b, end])

@@ -93,7 +93,7 @@ def flat_gradient(policy: Any, batch: Batch, settings: RunConfig) -> list[Tensor
     actor = settings.actor
     rollouts = sorted(set(batch.rollouts_B))
     lengths = {
-        n: sum(row.trained for row, o in zip(batch.rows, batch.rollouts_B, strict=True) if o == n)
+        n: sum(row.n_trained for row, o in zip(batch.rows, batch.rollouts_B, strict=True) if o == n)
         for n in rollouts
     }
     counted = sum(length > 0 for length in lengths.values())

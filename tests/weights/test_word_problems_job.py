@@ -11,7 +11,7 @@ from policy.gguf_samples import tiny_llama
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.policy.named_templates import put_template
+from tutelage.policy.named_templates import set_template
 from tutelage.tasks.word_problems import LEVELS, make_word_problems
 
 KINDS = LEVELS["default"]
@@ -41,7 +41,7 @@ def test_the_job_trains_measures_each_kind_and_answers_a_question(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = tiny_llama(max_position_embeddings=2048)
-    put_template(model.codec.tokenizer, "smollm2")
+    set_template(model.codec.tokenizer, "smollm2")
     model.save(tmp_path / "model")
     told = tutelage(
         *("train", "word-problems", "--model", "model", "--output", "run"),

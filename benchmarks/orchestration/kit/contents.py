@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from tutelage.errors import ConfigError
-from tutelage.files import folder_content
+from tutelage.files import describe_folder
 from tutelage.seeds import SeedTree
 
 DATABASE = "people.db"
@@ -87,7 +87,7 @@ def folder_contents(seed: int) -> FolderContents:
 def make_folder(path: Path, seed: int) -> FolderContents:
     """Write the folder of a seed to `path`, which must be empty or not there, and return what it
     holds. Raises `ConfigError`."""
-    if held := folder_content(path):
+    if held := describe_folder(path):
         raise ConfigError(
             f"{str(path)!r} cannot be filled: {held}; name a folder that is not there"
         )

@@ -51,7 +51,7 @@ async def run(plan: Plan, tools: Mapping[str, Tool], place: Path) -> tuple[Folde
     """Run a plan; the state of the folder then, and what its nodes returned."""
     pool = ToolPool(tools, permit=permitted)
     done = await OrchestrationSystem(pool=pool).aexecute(plan.instruction, plan=plan)
-    return read_state(place), [node.output or "" for node in done.nodes if node.kept]
+    return read_state(place), [node.output or "" for node in done.nodes if node.is_ok]
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from gather import Script, play
 from training.agent import resources, solve
 from training.dataset import MathTask, generate
 from tutelage.errors import ModelError
-from tutelage.files import folder_content
+from tutelage.files import describe_folder
 from tutelage.policy.codec import Codec
 from tutelage.testing import tiny_policy
 from tutelage.types import Call, Task
@@ -80,7 +80,7 @@ async def base_policy(
     """
     record = place / RECORD
     if not record.is_file():
-        if (content := folder_content(place)) is not None:
+        if (content := describe_folder(place)) is not None:
             raise ModelError(
                 f"no policy can be made in {str(place)!r}: {content}; name another folder"
             )

@@ -10,8 +10,8 @@ from tutelage.runs.rounds import Round
 from tutelage.runs.stored_evaluation import (
     TOO_MANY_LOST,
     StoredEvaluation,
-    evaluation_of_record,
-    judged_text,
+    format_judged,
+    parse_evaluation,
 )
 from tutelage.statistics.outcome import summarise
 from tutelage.types import Mode, Rollout
@@ -33,7 +33,7 @@ def iteration(
         shown = ", ".join(str(round(float(value), 2)) for value in rewards[:SHOWN])
         lines.append(f"Rewards: [{shown}{', ...' if len(rewards) > SHOWN else ''}]")
     mean = "none" if played.reward is None else f"{played.reward:.2f}"
-    lines.append(f"Average: {mean} ({judged_text(played)})")
+    lines.append(f"Average: {mean} ({format_judged(played)})")
     return "\n".join(lines) + "\n"
 
 
@@ -43,9 +43,9 @@ def outcome(before: StoredEvaluation, after: StoredEvaluation) -> Iterator[str]:
         yield improvement(before.reward, after.reward)
     if before.success is not None and after.success is not None:
         yield f"Exact answers: {before.success:.1%} -> {after.success:.1%}"
-    yield f"Before: {judged_text(before)}"
-    yield f"After: {judged_text(after)}"
-    if before.withheld or after.withheld:
+    yield f"Before: {format_judged(before)}"
+    yield f"After: {format_judged(after)}"
+    if before.is_withheld or after.is_withheld:
         yield TOO_MANY_LOST
 
 
@@ -102,7 +102,7 @@ class Printout(Callback):
                 rewards.append(rollout.reward.value)
         if played:
             means = [sum(some) / len(some) for some in by_task.values() if some]
-            told = evaluation_of_record(summarise(played).record())
+            told = parse_evaluation(summarise(played).record())
             some = len(by_task) < self._train_size
             tasks = f"{len(by_task)} of {self._train_size}" if some else str(len(by_task))
             self._say(iteration(step, None, tasks, means, told))

@@ -33,9 +33,9 @@ from training.database import KeepRollouts, TrainingDb
 from training.dataset import generate
 from training.printout import Printout, iterations, outcome
 from tutelage import APO, RL, SFT, Trainer, TrainingResult, TutelageError
-from tutelage.engine.endpoint import environment, read_endpoints
+from tutelage.engine.endpoint import read_endpoints, read_environment
 from tutelage.errors import ConfigError
-from tutelage.runs.folder import fresh_name
+from tutelage.runs.folder import new_run_path
 from tutelage.runs.progress import Progress
 from tutelage.runs.signals import exit_code, handle_signals
 from tutelage.runs.stored_evaluation import StoredEvaluation, read_evaluation
@@ -114,7 +114,7 @@ async def make_trainer(
         "resources": resources(agent.prompt, manager),
         "n_runners": training.runners,
         "seed": seed,
-        "output_dir": training.output or fresh_name(training.algorithm),
+        "output_dir": training.output or new_run_path(training.algorithm),
         "callbacks": [
             Printout(train_size=training.train_size),
             KeepRollouts(database, agent.sessions),
@@ -141,7 +141,7 @@ async def make_trainer(
 
 def _check_endpoint() -> None:
     """Refuse apo without anybody to rewrite, in the words of this command."""
-    if not {"gradient", "edit"} & {*read_endpoints(environment())}:
+    if not {"gradient", "edit"} & {*read_endpoints(read_environment())}:
         raise ConfigError(
             "apo asks a model to rewrite the prompt, and no endpoint is set. Two ways out: name "
             "one in .env (OPENAI_BASE_URL or OPENAI_API_KEY; any OpenAI-compatible server, or the "

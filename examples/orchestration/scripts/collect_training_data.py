@@ -33,7 +33,7 @@ def main() -> int:
     try:
         found, log, _ = run_collection(
             CollectConfig.model_validate(options),
-            note=lambda text: print(text, file=sys.stderr),
+            on_start=lambda text: print(text, file=sys.stderr),
             on_done=progress,
         )
     except TutelageError as error:

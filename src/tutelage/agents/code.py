@@ -64,7 +64,7 @@ class CodeAgent(LoopAgent):
     def read(self, call: Call) -> Turn:
         """Parse a model call as a code block or an answer."""
         if call.reply.tool_calls or call.parse_errors:
-            return Turn.wrong(f"calls in <tool_call> tags are not read here; write {_FORM}")
+            return Turn.from_error(f"calls in <tool_call> tags are not read here; write {_FORM}")
         return self.read_text(call.answer, call.id)
 
     def read_text(self, text: str, turn_id: str) -> Turn:
@@ -74,18 +74,18 @@ class CodeAgent(LoopAgent):
         """
         blocks, answer, open_fence = _split_blocks(text)
         if open_fence:
-            return Turn.wrong("the code block is not closed by ```")
+            return Turn.from_error("the code block is not closed by ```")
         if len(blocks) > 1:
-            return Turn.wrong(f"{len(blocks)} code blocks in one turn; write one")
+            return Turn.from_error(f"{len(blocks)} code blocks in one turn; write one")
         if blocks and answer is not None:
-            return Turn.wrong("a code block and an answer in one turn; write one of them")
+            return Turn.from_error("a code block and an answer in one turn; write one of them")
         if answer is not None:
             return Turn(answer=answer)
         if not blocks:
-            return Turn.wrong(f"no code and no answer; write {_FORM}")
+            return Turn.from_error(f"no code and no answer; write {_FORM}")
         language, code = blocks[0]
         if language.lower() not in _LANGUAGES:
-            return Turn.wrong(f"a block of {language!r} is not run; write {_FORM}")
+            return Turn.from_error(f"a block of {language!r} is not run; write {_FORM}")
         return Turn(calls=(ToolCall(f"{turn_id}.0", EXECUTOR, json.dumps({"code": code})),))
 
     def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:

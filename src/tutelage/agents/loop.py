@@ -47,7 +47,7 @@ class Turn:
     errors: tuple[str, ...] = ()
 
     @classmethod
-    def wrong(cls, reason: str) -> Turn:
+    def from_error(cls, reason: str) -> Turn:
         """Create a turn with one error."""
         return cls(errors=(reason,))
 

@@ -59,7 +59,7 @@ class ReactAgent(LoopAgent):
     def read(self, call: Call) -> Turn:
         """Parse a model call as actions or an answer."""
         if call.reply.tool_calls or call.parse_errors:
-            return Turn.wrong(f"calls in <tool_call> tags are not read here; write {_FORM}")
+            return Turn.from_error(f"calls in <tool_call> tags are not read here; write {_FORM}")
         return self.read_text(call.answer, call.id)
 
     def read_text(self, text: str, turn_id: str) -> Turn:
@@ -73,17 +73,17 @@ class ReactAgent(LoopAgent):
             parts.pop()  # the stop string
         labels = [label for label, _ in parts]
         if "observation" in labels:
-            return Turn.wrong("observations come from the tools; stop after 'Action Input:'")
+            return Turn.from_error("observations come from the tools; stop after 'Action Input:'")
         answers = [said for label, said in parts if label == "answer"]
         if "action" in labels or "action input" in labels:
             if answers:
-                return Turn.wrong("an action and an answer in one turn; write one of them")
+                return Turn.from_error("an action and an answer in one turn; write one of them")
             return self._parse_actions(parts, turn_id)
         if len(answers) > 1:
-            return Turn.wrong(f"{len(answers)} answers in one turn; write one")
+            return Turn.from_error(f"{len(answers)} answers in one turn; write one")
         if answers:
             return Turn(answer=answers[0])
-        return Turn.wrong(f"no action and no answer; write {_FORM}")
+        return Turn.from_error(f"no action and no answer; write {_FORM}")
 
     def _parse_actions(self, parts: Sequence[_LabelledPart], turn_id: str) -> Turn:
         """Parse the actions of a turn as tool calls, with errors for incomplete actions."""

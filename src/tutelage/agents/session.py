@@ -93,7 +93,7 @@ class RolloutSession:
     @property
     def rewards(self) -> list[tuple[str, Any]]:
         """Return emitted rewards and those received over HTTP; the last one of a name counts."""
-        return [*self.emitted, *(() if self.posted is None else self.posted.named)]
+        return [*self.emitted, *(() if self.posted is None else self.posted.named_values)]
 
     @property
     def id(self) -> str:

@@ -59,7 +59,7 @@ class Estimator:
         return self.function(batch)
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def config_keys(self) -> tuple[str, ...]:
         """Return the config keys that this estimator reads in addition to the common keys.
 
         A key that ends with a period, such as `critic.`, is a whole section.
@@ -120,16 +120,16 @@ class Loss:
         return _keyword_names(self.function)
 
     @property
-    def selecting(self) -> tuple[str, ...]:
+    def selection_options(self) -> tuple[str, ...]:
         """Return the names of the keyword arguments of `select`, empty if `select` is None."""
         return () if self.select is None else _keyword_names(self.select)
 
     @property
-    def reads(self) -> tuple[str, ...]:
+    def config_keys(self) -> tuple[str, ...]:
         """Return the config keys that this loss reads in addition to the common keys."""
         clip = ("actor.clip_ratio", *CLIP_KEYS) if self.clip else ()
         dual = ("actor.clip_ratio_c",) if self.dual_clip else ()
-        options = dict.fromkeys((*self.options, *self.selecting))
+        options = dict.fromkeys((*self.options, *self.selection_options))
         return (*clip, *dual, *(f"{OPTIONS}{name}" for name in options))
 
     @property
@@ -138,7 +138,7 @@ class Loss:
         clip = {} if self.clip is None else zip(CLIP_KEYS, self.clip, strict=True)
         return {"actor.loss_agg_mode": self.aggregation, **dict(clip)}
 
-    def impossible(self, options: Mapping[str, object]) -> Iterable[tuple[str, str, str]]:
+    def invalid_options(self, options: Mapping[str, object]) -> Iterable[tuple[str, str, str]]:
         """Return the invalid options as (option, problem, advice)."""
         return self.wrong(**options)
 

@@ -75,14 +75,14 @@ class _TrainCommand(TyperCommand):
         except Exception as error:
             # Typer's classes are private; only "no such option" has the field `option_name`.
             if (option := getattr(error, "option_name", None)) is not None:
-                from tutelage.config.aliases import all_spellings, nearest
+                from tutelage.config.aliases import all_spellings, find_nearest
 
                 key, matches = (
                     option.lstrip("-").replace("-", "_"),
                     getattr(error, "possibilities", ()),
                 )
                 if key not in all_spellings():  # an option is more likely where one is near
-                    key = None if matches else nearest(key)
+                    key = None if matches else find_nearest(key)
                 if key is not None:
                     message = f"{vars(error)['message']}. Did you mean {key}=VALUE?"
                     vars(error).update(possibilities=None, message=message)

@@ -37,7 +37,7 @@ def ask(
     trust: Trust = False,
 ) -> None:
     """Ask an agent a question and show its turns."""
-    from tutelage.cli.console import fetch, format_path, output, prose
+    from tutelage.cli.console import echo_text, fetch, format_path, output
     from tutelage.cli.display import LiveDisplay
     from tutelage.cli.rollout_view import show_rollout
     from tutelage.config.keys import nest
@@ -67,12 +67,12 @@ def ask(
         from tutelage.evaluate.targets import ask as play
 
         rollout = play(target, question, options, further, trust=trust, progress=display)
-    show_rollout(output(), rollout, graded=False)
+    show_rollout(output(), rollout, with_reward=False)
     with suppress(RunError):  # the target may be no run
         run = find(target)
         if (agent_file := run.own_agent()[0]) is not None:
             note = "The built-in agent answered, with the policy of this run. Your own: tutelage "
             command = f"ask {format_path(agent_file)} --model {format_path(run.policy)} QUESTION"
-            prose(output(), note + command, "dim")
+            echo_text(output(), note + command, "dim")
     if rollout.last.failure is not None:
         raise typer.Exit(1)

@@ -18,24 +18,24 @@ from rich.console import Console
 
 from tutelage.cli.console import (
     build_table,
+    echo,
+    echo_pairs,
+    echo_text,
     escape,
-    facts,
     format_path,
     messages,
     number,
     output,
     percent,
-    prose,
-    say,
     show_status,
 )
 from tutelage.cli.options import AsJson
 from tutelage.config.fields import Section
-from tutelage.errors import ConfigError, counted
+from tutelage.errors import ConfigError, pluralize
 from tutelage.evaluate.compare import Comparison, ComparisonRow
-from tutelage.files import write_new
+from tutelage.files import write_files
 from tutelage.runs.figures import Table, TableRow
-from tutelage.runs.report.formatting import listed
+from tutelage.runs.report.formatting import join_words
 from tutelage.statistics.intervals import Difference, Verdict
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: gains on held-out tasks, and cost."""
-    from tutelage.cli.kinds import kind_of
+    from tutelage.cli.kinds import find_kind
 
     measure, out = None if options.measure == "auto" else options.measure, options.out
     makers = {".md": _format_markdown, ".json": _format_json}
@@ -83,19 +83,19 @@ def compare(
         from tutelage.runs.folder import find
 
         folders = list({folder.path.resolve(): folder for folder in map(find, runs)}.values())
-        comparison = compare_runs([read_facts(f, kind_of(f)) for f in folders], measure)
+        comparison = compare_runs([read_facts(f, find_kind(f)) for f in folders], measure)
     if as_json:
         typer.echo(_format_json(comparison), nl=False)
     else:
         _show_comparison(output(), comparison)
     if out is not None:
-        write_new({out: makers[out.suffix](comparison)}, "--out")
-        say(messages(), "written: ", format_path(out))
+        write_files({out: makers[out.suffix](comparison)}, "--out")
+        echo(messages(), "written: ", format_path(out))
 
 
 def _show_comparison(console: Console, comparison: Comparison) -> None:
     """Print the comparison table, the pairwise differences and the notes."""
-    say(console, (_format_title(comparison), "bold"))
+    echo(console, (_format_title(comparison), "bold"))
     table = _build_table(comparison)
     count = max(1, (console.width - _LABEL_WIDTH) // _COLUMN_WIDTH)
     for first in range(1, len(table.columns), count):
@@ -103,26 +103,26 @@ def _show_comparison(console: Console, comparison: Comparison) -> None:
         grid = build_table(table, (0, *indices))
         grid.columns[0].no_wrap = True
         grid.columns[0].width = _LABEL_WIDTH
-        say(console)
+        echo(console)
         console.print(grid)
-    say(console)
+    echo(console)
     show_pairs(console, comparison)
-    say(console)
+    echo(console)
     paths = [(escape(name), format_path(Path(p))) for name, p in _best_paths(comparison)]
-    facts(console, [(f"best of {name}", path) for name, path in paths])
+    echo_pairs(console, [(f"best of {name}", path) for name, path in paths])
 
 
 def show_pairs(console: Console, comparison: Comparison) -> None:
     """Print the pairwise differences, the conclusion and the notes."""
     if comparison.pairs:
         console.print(build_table(_build_pairs_table(comparison)))
-        say(console)
+        echo(console)
     if comparison.conclusion is not None:
-        prose(console, comparison.conclusion, "bold")
+        echo_text(console, comparison.conclusion, "bold")
     for text in _list_footnotes(comparison):
-        prose(console, text, "dim")
+        echo_text(console, text, "dim")
     for text in _group_caveats(comparison):
-        prose(console, text, "yellow")
+        echo_text(console, text, "yellow")
 
 
 # ---------------------------------------------------------------- as a file
@@ -177,7 +177,7 @@ def _format_title(comparison: Comparison) -> str:
     if comparison.shared_tasks:
         return f"{runs} on different test tasks, of which they share {comparison.shared_tasks}"
     if without := [row.run.name for row in comparison.rows if not row.tasks]:
-        return f"{runs}, without scores by task of {listed(without)}"
+        return f"{runs}, without scores by task of {join_words(without)}"
     return f"{runs} that share no test task"
 
 
@@ -216,7 +216,7 @@ def _build_table(comparison: Comparison) -> Table:
     def test_text(row: ComparisonRow) -> str:
         if row.measure is None:
             return "no"
-        return f"{counted(row.tasks, 'task')}, {row.measure}" if row.tasks else row.measure
+        return f"{pluralize(row.tasks, 'task')}, {row.measure}" if row.tasks else row.measure
 
     def gain_text(row: ComparisonRow) -> str:
         return _format(row.exact, lambda gap: f"{_points_text(gap.mean)} points")

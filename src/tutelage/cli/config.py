@@ -32,8 +32,8 @@ def config(
     from rich.padding import Padding
     from rich.text import Text
 
-    from tutelage.cli.console import output, say
-    from tutelage.config.aliases import nearest
+    from tutelage.cli.console import echo, output
+    from tutelage.config.aliases import find_nearest
     from tutelage.config.reference import reference_markdown, reference_rows
     from tutelage.errors import ConfigError
     from tutelage.prompts.config import prompt_rows
@@ -48,7 +48,7 @@ def config(
         pattern = word.lower().removeprefix("--").replace("-", "_")
         rows = [row for row in rows if any(pattern in name for name in (row.key, *row.aliases))]
         if not rows:
-            match = nearest(pattern)
+            match = find_nearest(pattern)
             hint = f"Did you mean {match!r}?" if match else "`tutelage config` lists every key."
             raise ConfigError(f"no key contains {word!r}. {hint}")
     recipes = {} if prompts else _collect_recipe_values()
@@ -56,7 +56,7 @@ def config(
     os.environ.setdefault("LESS", "FRX")  # colours, and no pager where it fits the screen
     with console.pager(styles=True) if console.is_terminal else nullcontext():
         for row in rows:
-            say(console, (f"{row.key}={row.default}", "bold"), (f"   {row.type}", "dim"))
+            echo(console, (f"{row.key}={row.default}", "bold"), (f"   {row.type}", "dim"))
             texts = [row.help, *(f"In {value}." for value in recipes.get(row.key, ()))]
             texts += [f"Also: {', '.join(row.aliases)}."] if row.aliases else []
             console.print(Padding(Text(" ".join(texts)), (0, 0, 0, 4)))

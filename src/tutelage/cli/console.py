@@ -92,7 +92,7 @@ def fetch(model: str | None) -> None:
 
         def report(task: str, fraction: float | None) -> None:
             if fraction is None:
-                prose(console, task, "dim")
+                echo_text(console, task, "dim")
                 return
             if task not in bars:
                 bars[task] = progress.add_task(task, total=1.0)
@@ -101,15 +101,15 @@ def fetch(model: str | None) -> None:
         local_folder(model, report)
 
 
-def say(console: Console, *parts: str | Text | tuple[str, str]) -> None:
+def echo(console: Console, *parts: str | Text | tuple[str, str]) -> None:
     """Print a line without inserting line breaks, so that paths and commands can be copied."""
     console.print(Text.assemble(*parts), soft_wrap=True)
 
 
-def prose(console: Console, text: str, style: str = "", *, hang: int = 0) -> None:
+def echo_text(console: Console, text: str, style: str = "", *, indent: int = 0) -> None:
     """Print text, wrapped at word boundaries if the console is a terminal. Lines after the first
     are indented by `indent` spaces."""
-    say(console, (f"\n{' ' * hang}".join(_wrap(console, text, hang)), style))
+    echo(console, (f"\n{' ' * indent}".join(_wrap(console, text, indent)), style))
 
 
 def _wrap(console: Console, text: str, indent: int) -> list[str]:
@@ -138,9 +138,9 @@ TONES = {"good": "green", "bad": "red", "dim": "dim", "": ""}
 
 def show_table(console: Console, table: FigureTable) -> None:
     """Print a table with its title and introduction."""
-    say(console, (f"\n{table.title}", "bold"))
+    echo(console, (f"\n{table.title}", "bold"))
     if table.lead:
-        prose(console, table.lead, "dim")
+        echo_text(console, table.lead, "dim")
     console.print(build_table(table))
 
 
@@ -165,20 +165,20 @@ def show_keys(console: Console, rows: Sequence[tuple[str, Any, str]], all_keys: 
     for key, value, origin in shown:
         line = escape(f"{key}={json.dumps(value, ensure_ascii=False)}")
         remark = escape(f"   # {origin}") if origin else ""
-        say(console, (line, "green" if origin else ""), (remark, "dim"))
+        echo(console, (line, "green" if origin else ""), (remark, "dim"))
     if not all_keys:
         text = f"{len(rows) - len(shown)} other keys have their defaults; --all prints them"
-        say(console, (f"\n{text}", "dim"))
+        echo(console, (f"\n{text}", "dim"))
 
 
-def next_steps(console: Console, *commands: str) -> None:
+def print_steps(console: Console, *commands: str) -> None:
     """Print a list of commands to run next."""
-    say(console, ("Next", "bold"))
+    echo(console, ("Next", "bold"))
     for command in commands:
-        say(console, "  ", command)
+        echo(console, "  ", command)
 
 
-def facts(console: Console, pairs: Iterable[tuple[str, str]], indent: int = 0) -> None:
+def echo_pairs(console: Console, pairs: Iterable[tuple[str, str]], indent: int = 0) -> None:
     """Print (name, value) pairs, one per line, with aligned values; long values wrap on a
     terminal."""
     listed = list(pairs)
@@ -186,7 +186,7 @@ def facts(console: Console, pairs: Iterable[tuple[str, str]], indent: int = 0) -
     start = " " * (indent + width)
     for name, value in listed:
         lines = _wrap(console, value, len(start))
-        say(console, " " * indent, (f"{name:<{width}}", "dim"), f"\n{start}".join(lines))
+        echo(console, " " * indent, (f"{name:<{width}}", "dim"), f"\n{start}".join(lines))
 
 
 def escape(text: str) -> str:
@@ -194,7 +194,7 @@ def escape(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def one_line(value: Any, width: int) -> str:
+def shorten(value: Any, width: int) -> str:
     """Return the text of a value as one line, truncated to `width` characters."""
     text = escape(" ".join(str(value).split()))
     return text if len(text) <= width else text[: width - 1] + "…"
@@ -216,9 +216,9 @@ def number(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.4g}"
 
 
-def cell(value: Any) -> str:
+def to_cell(value: Any) -> str:
     """Format the value of a table cell: a number as a metric, other values as truncated text."""
-    return number(value) if isinstance(value, (int, float)) else one_line(value, 100)
+    return number(value) if isinstance(value, (int, float)) else shorten(value, 100)
 
 
 def is_utf8(console: Console) -> bool:

@@ -25,16 +25,16 @@ from rich.text import Text
 
 from tutelage.cli.console import (
     discard_stream,
+    echo,
+    echo_pairs,
+    echo_text,
     escape,
-    facts,
     is_utf8,
     messages,
     number,
     percent,
-    prose,
-    say,
 )
-from tutelage.errors import counted
+from tutelage.errors import pluralize
 from tutelage.runs.estimate import duration
 from tutelage.runs.progress import LATER, Progress
 from tutelage.statistics.outcome import format_cause, too_many_lost
@@ -77,7 +77,7 @@ class Phase:
     pace: tuple[tuple[float, int], ...] = ()
     """Latest reports as (time, steps done), from which the speed is estimated."""
 
-    def after(self, now: float, done: int, values: Mapping[str, float]) -> Phase:
+    def with_report(self, now: float, done: int, values: Mapping[str, float]) -> Phase:
         """Return a copy of the phase, updated with the progress and metrics of a report."""
         pace = (*self.pace, (now, done))[-_PACE:]
         # What was measured now stands for its whole group: a rate that is missing is not the last.
@@ -207,8 +207,8 @@ class LiveDisplay(Progress):
         """Print the title and settings of the job, and start drawing."""
         self._began, self.worked = self._clock(), True
         with self._ignore_closed_stream():
-            say(self._console, (escape(title), "bold"))
-            facts(self._console, lines.items(), indent=2)
+            echo(self._console, (escape(title), "bold"))
+            echo_pairs(self._console, lines.items(), indent=2)
         self.open()
 
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
@@ -220,7 +220,7 @@ class LiveDisplay(Progress):
             self._measuring = None
         self._line_at = self._step_at = now
         if self._live is None:
-            bounds = [f"at most {counted(steps, self.noun)}"] if steps else []
+            bounds = [f"at most {pluralize(steps, self.noun)}"] if steps else []
             bounds += [f"at most {duration(seconds)}"] if seconds else []
             self._print_line(": ".join([self._phase.name, *[" and ".join(bounds)] * bool(bounds)]))
 
@@ -229,7 +229,7 @@ class LiveDisplay(Progress):
         now, self.worked = self._clock(), True
         with self._lock:
             before = self._phase or Phase("Steps", now)
-            self._phase = before.after(now, done, values)
+            self._phase = before.with_report(now, done, values)
             self._measuring = None
         # A line of a measurement is no reason to leave out the next step's.
         if self._live is None and self._is_due(now, self._step_at):
@@ -257,7 +257,7 @@ class LiveDisplay(Progress):
             self._print_line(escape(text))
         else:
             with self._ignore_closed_stream():
-                prose(self._console, f"Note: {text}", "yellow")
+                echo_text(self._console, f"Note: {text}", "yellow")
 
     def finish(self) -> None:
         """End the last phase and stop drawing."""
@@ -294,7 +294,7 @@ class LiveDisplay(Progress):
         # What is said before the job begins has no time: it counts from there.
         since = duration(self._clock() - self._began) if self.worked else ""
         with self._ignore_closed_stream():
-            facts(self._console, [(f"{since:>7}", text)])
+            echo_pairs(self._console, [(f"{since:>7}", text)])
 
     @contextmanager
     def _ignore_closed_stream(self) -> Generator[None]:
@@ -312,11 +312,11 @@ class LiveDisplay(Progress):
             return
         elapsed = duration(self._clock() - phase.began)
         texts = metric_text(phase.values, utf8=self._utf8)
-        done = f"{counted(phase.done, phase.noun)} in " if phase.format_steps else ""
+        done = f"{pluralize(phase.done, phase.noun)} in " if phase.format_steps else ""
         message = f"{phase.name}: {done}{elapsed}"
         if self._live is None:
             self._print_line("   ".join([f"{message}, ended", *texts]))
             return
         with self._ignore_closed_stream():
-            say(self._console, (message, "green"))
-            prose(self._console, "  " + "   ".join(texts), "dim", hang=2)
+            echo(self._console, (message, "green"))
+            echo_text(self._console, "  " + "   ".join(texts), "dim", indent=2)

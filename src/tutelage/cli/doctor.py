@@ -19,20 +19,20 @@ _PACKAGES = (*("transformers", "tokenizers", "safetensors", "gguf", "llguidance"
 
 def doctor() -> None:
     """Check the hardware and the installed packages."""
-    from tutelage.cli.console import escape, output, say
+    from tutelage.cli.console import echo, escape, output
 
     console, pairs = output(), _check_machine()
     width = max(len(name) for name, _, _ in pairs)
     for name, value, remedy in pairs:
         mark = ("ok  ", "green") if remedy is None else ("!   ", "bold yellow")
-        say(console, mark, f"{name:<{width}}  ", escape(value))
+        echo(console, mark, f"{name:<{width}}  ", escape(value))
         if remedy is not None:
-            say(console, " " * (width + 6), (escape(remedy), "yellow"))
+            echo(console, " " * (width + 6), (escape(remedy), "yellow"))
     missing = sum(remedy is not None for _, _, remedy in pairs)
     summary = "Nothing is missing." if not missing else f"{missing} to look at, marked with '!'."
     search = " --algorithm apo (a prompt search over the endpoint that OPENAI_BASE_URL names)"
     command = "tutelage train math" + search * (not _is_installed("torch"))
-    say(console, f"\n{summary} Start with: {command}")
+    echo(console, f"\n{summary} Start with: {command}")
 
 
 def _check_machine() -> list[tuple[str, str, str | None]]:

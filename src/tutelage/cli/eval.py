@@ -60,7 +60,7 @@ def evaluate(
     from tutelage.tools.registry import close_tools
 
     _check_targets(targets, options)
-    configs = [options] if len(targets) == 1 else [options.of_target(i) for i in range(2)]
+    configs = [options] if len(targets) == 1 else [options.select_target(i) for i in range(2)]
     runs = [
         PolicyEvaluation(_resolve(target), config, trust, traces.otlp, config.output is not None)
         for target, config in zip(targets, configs, strict=True)
@@ -120,7 +120,7 @@ def _resolve(target: str) -> str:
 def _play_evaluation(evaluation: PolicyEvaluation, folder: RunFolder, as_json: bool) -> Evaluation:
     """Run an evaluation in its run folder. After an interruption, show the results of the finished
     rollouts."""
-    from tutelage.cli.console import output, say
+    from tutelage.cli.console import echo, output
     from tutelage.cli.display import LiveDisplay
     from tutelage.cli.job import report_stop
     from tutelage.evaluate.kind import load_evaluation
@@ -134,8 +134,8 @@ def _play_evaluation(evaluation: PolicyEvaluation, folder: RunFolder, as_json: b
     except (KeyboardInterrupt, typer.Exit):
         if evaluation.played and not as_json:
             total = len(evaluation.ready.tasks) * evaluation.asked.samples
-            say(output(), f"Stopped after {len(evaluation.played)} of {total} rollouts:")
-            result = evaluation.add_up([*evaluation.played.values()], Progress())
+            echo(output(), f"Stopped after {len(evaluation.played)} of {total} rollouts:")
+            result = evaluation.summarise_rollouts([*evaluation.played.values()], Progress())
             _show_evaluation(output(), result, evaluation.asked.samples)
         raise
 
@@ -160,15 +160,15 @@ def _show_evaluations(
 ) -> None:
     """Print each evaluation, then the comparison if there are two."""
     from tutelage.cli.compare import show_pairs
-    from tutelage.cli.console import format_path, next_steps, output, say
+    from tutelage.cli.console import echo, format_path, output, print_steps
 
     console = output()
     for name, one in zip(names, results, strict=True):
         if name:
-            say(console, (name, "bold"))
+            echo(console, (name, "bold"))
         _show_evaluation(console, one, runs[0].asked.samples)
         if name:
-            say(console)
+            echo(console)
     if comparison is not None:
         show_pairs(console, comparison)
     kept = [format_path(Path(one.asked.output)) for one in runs if one.asked.output is not None]
@@ -177,33 +177,33 @@ def _show_evaluations(
         others = " ".join(kept) if len(kept) > 1 else f"{kept[0]} OTHER_RUN"
         steps = [f"tutelage show {path} --rollouts 20" for path in kept]
         steps += [f"tutelage compare {others}", "tutelage runs"]
-    say(console)
-    next_steps(console, *steps)
+    echo(console)
+    print_steps(console, *steps)
 
 
 def show(console: Console, folder: RunFolder) -> None:
     """Print the settings of an evaluation and its result."""
-    from tutelage.cli.console import facts, say
-    from tutelage.cli.rollout_view import show_stored
-    from tutelage.cli.runs import say_state
+    from tutelage.cli.console import echo, echo_pairs
+    from tutelage.cli.rollout_view import show_stored_rollouts
+    from tutelage.cli.runs import print_state
     from tutelage.evaluate.kind import load_evaluation
     from tutelage.runs.figures import read_object
 
     fields = read_object(folder.config)
     config = fields["config"]
-    say(console, ("Evaluation ", "bold"), (folder.name, "bold"))
+    echo(console, ("Evaluation ", "bold"), (folder.name, "bold"))
     pairs = [("target", fields["target"])]
     pairs += [("environment", config["environment"])] * bool(config["environment"])
     pairs += [("tests", ", ".join(config["test"]))] * bool(config["test"])
     pairs[1:1] = [("model", fields["base"])] * (fields["base"] != fields["target"])
-    facts(console, pairs, indent=2)
+    echo_pairs(console, pairs, indent=2)
     if folder.read_result() is None:
-        say_state(console, folder)
+        print_state(console, folder)
         return
-    say(console)
+    echo(console)
     _show_evaluation(console, load_evaluation(folder), config["samples"])
-    say(console)
-    show_stored(console, folder)
+    echo(console)
+    show_stored_rollouts(console, folder)
 
 
 def _to_json(target: str, options: EvaluationConfig, result: Evaluation) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _to_json(target: str, options: EvaluationConfig, result: Evaluation) -> dict
     return {
         "target": target,
         "samples": options.samples,
-        "temperature": options.sampled_at,
+        "temperature": options.sampling_temperature,
         "seed": options.seed,
         **result.record(),
         "graded": result.kind.graded,
@@ -226,13 +226,13 @@ def _to_json(target: str, options: EvaluationConfig, result: Evaluation) -> dict
 
 def _show_evaluation(console: Console, result: Evaluation, samples: int) -> None:
     """Print results by task family and in total, counts of judged rollouts, and failures."""
-    from tutelage.cli.console import facts, number, percent, plain_table, say
+    from tutelage.cli.console import echo, echo_pairs, number, percent, plain_table
     from tutelage.runs.stored_evaluation import (
         REWARD,
         SUCCESS,
         TOO_MANY_LOST,
-        evaluation_of_record,
-        judged_text,
+        format_judged,
+        parse_evaluation,
     )
     from tutelage.tasks.overlap import format_shared
 
@@ -243,19 +243,19 @@ def _show_evaluation(console: Console, result: Evaluation, samples: int) -> None
         names = ("rollouts", *heads)
         table = plain_table("family", *names, right=names)
         for name, family in result.by_family.items():
-            data = evaluation_of_record(family.record())
-            cells = {"reward": REWARD.cell(data, number), "success": SUCCESS.cell(data, percent)}
+            data = parse_evaluation(family.record())
+            cells = {"reward": REWARD.text(data, number), "success": SUCCESS.text(data, percent)}
             judged = "" if data.judged == data.rollouts else f"{data.judged} of "
             rollouts = f"{judged}{data.rollouts}" + (" judged" if judged else "")
             table.add_row(name, rollouts, *(cells[head] for head in heads))
         console.print(table)
-        say(console)
-    data = evaluation_of_record(result.record())
+        echo(console)
+    data = parse_evaluation(result.record())
     suffix = "" if samples == 1 else f" x {samples} samples"
-    reward, success = REWARD.cell(data, number, ends=True), SUCCESS.cell(data, percent, ends=True)
+    reward, success = REWARD.text(data, number, ends=True), SUCCESS.text(data, percent, ends=True)
     texts = {"reward": reward, "success": success}
-    pairs = [] if data.withheld or result.ungraded else [(name, texts[name]) for name in heads]
-    pairs += [("rollouts", judged_text(data)), ("tasks", f"{result.tasks}{suffix}")]
+    pairs = [] if data.is_withheld or result.ungraded else [(name, texts[name]) for name in heads]
+    pairs += [("rollouts", format_judged(data)), ("tasks", f"{result.tasks}{suffix}")]
     if result.no_calls:
         pairs.append(("no calls", f"{result.no_calls} of {result.rollouts} rollouts made none"))
     if result.in_training:
@@ -268,15 +268,15 @@ def _show_evaluation(console: Console, result: Evaluation, samples: int) -> None
         pairs.append(("cut off", f"{cut:,} of {len(replies):,} replies, {cause}"))
     if result.cost.calls:
         pairs.append(("cost", str(result.cost)))
-    facts(console, pairs)
-    if data.withheld:
-        say(console, (TOO_MANY_LOST, "yellow"))
+    echo_pairs(console, pairs)
+    if data.is_withheld:
+        echo(console, (TOO_MANY_LOST, "yellow"))
     _show_worst(console, result.played)
 
 
 def _show_worst(console: Console, rollouts: Sequence[Rollout]) -> None:
     """Print a few rollouts with the lowest rewards."""
-    from tutelage.cli.console import one_line, say
+    from tutelage.cli.console import echo, shorten
     from tutelage.cli.rollout_view import format_reward
 
     graded = [r for r in rollouts if r.reward is not None]
@@ -286,11 +286,11 @@ def _show_worst(console: Console, rollouts: Sequence[Rollout]) -> None:
     worst.sort(key=lambda r: r.reward.value if r.reward is not None else 0.0)
     by_task = {rollout.task.id: rollout for rollout in reversed(worst)}
     for rollout in [r for r in worst if by_task[r.task.id] is r][:_FAILURES_SHOWN]:
-        say(console, (f"\n{one_line(rollout.task.title, 60)}", "bold"))
+        echo(console, (f"\n{shorten(rollout.task.title, 60)}", "bold"))
         answer = rollout.task.fields.get("answer")
         last = rollout.last
-        note = "none" if last.final_text is None else one_line(last.final_text, 60)
+        note = "none" if last.final_text is None else shorten(last.final_text, 60)
         done = "answered" if last.failure is None else "failed:"
-        note = note if last.failure is None else one_line(last.failure.message, 160)
-        text = f"  {done} {note}" + ("" if answer is None else f", wanted {one_line(answer, 40)}")
-        say(console, text, (f"   reward {format_reward(rollout.reward)}", "dim"))
+        note = note if last.failure is None else shorten(last.failure.message, 160)
+        text = f"  {done} {note}" + ("" if answer is None else f", wanted {shorten(answer, 40)}")
+        echo(console, text, (f"   reward {format_reward(rollout.reward)}", "dim"))

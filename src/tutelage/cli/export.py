@@ -43,8 +43,8 @@ def export(
     options: _ExportOptions,
 ) -> None:
     """Write a run's rollouts as JSON lines, or its policy as GGUF."""
-    from tutelage.cli.kinds import kind_of
-    from tutelage.errors import ConfigError, RunError, counted
+    from tutelage.cli.kinds import find_kind
+    from tutelage.errors import ConfigError, RunError, pluralize
     from tutelage.runs.figures import read_object
     from tutelage.runs.folder import find
     from tutelage.runs.stored import open_run
@@ -67,7 +67,7 @@ def export(
     evaluation = read_object(folder.config).get("kind") == "evaluation"
     # An export runs no code that a run names: without tools the record of the calls has them.
     own = fmt == "sft" and not find_code(folder)
-    tools = kind_of(folder).tools(folder) if own else None if fmt == "sft" else ()
+    tools = find_kind(folder).tools(folder) if own else None if fmt == "sft" else ()
     with open_run(folder) as (store, run_id):
         rows: Iterable[dict[str, Any]] = export_rows(
             store,
@@ -96,7 +96,7 @@ def export(
             f"with: tutelage show {folder.name}"
         )
     if out is not None:
-        typer.echo(f"{counted(count, 'row')} in {out}", err=True)
+        typer.echo(f"{pluralize(count, 'row')} in {out}", err=True)
 
 
 @contextlib.contextmanager
@@ -113,7 +113,7 @@ def _replace_file(out: Path) -> Generator[Path]:
         if aside is not out:
             with aside.open("rb") as file:
                 os.fsync(file.fileno())
-            files.check_new(out, aside, "--out")
+            files.check_overwrite(out, aside, "--out")
             os.replace(aside, out)
     except BaseException as error:
         if aside is not out:

@@ -19,7 +19,7 @@ import typer
 
 from tutelage.cli.console import discard_stream, escape
 from tutelage.errors import MissingExtraError, TutelageError
-from tutelage.runs.launched import follows
+from tutelage.runs.launched import is_nonzero_rank
 from tutelage.runs.signals import exit_code
 
 PIPE_CLOSED = 141
@@ -58,7 +58,7 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
         except KeyboardInterrupt as stopped:
             notes = " ".join(getattr(stopped, "__notes__", ())) or "The same command begins again."
             reason = stop_reason(stopped)
-            if reason or not follows():
+            if reason or not is_nonzero_rank():
                 warn(f"Stopped. {reason}{notes}")
             raise typer.Exit(exit_code(stopped)) from None
         except BrokenPipeError:

@@ -23,12 +23,12 @@ def index(
     ] = Path("corpus.db"),
 ) -> None:
     """Build a search index over local files."""
-    from tutelage.cli.console import output, say
-    from tutelage.errors import counted
+    from tutelage.cli.console import echo, output
+    from tutelage.errors import pluralize
     from tutelage.tools import corpus
 
-    count = counted(corpus.build(files, out), "passage")
-    say(
+    count = pluralize(corpus.build(files, out), "passage")
+    echo(
         output(),
         f"{count} indexed in {out}. Use it with: tools.search_index={out}",
     )

@@ -24,7 +24,7 @@ def init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to.")] = Path(),
 ) -> None:
     """Write an agent, its tasks and its settings, ready to train."""
-    from tutelage.cli.console import next_steps, output, say
+    from tutelage.cli.console import echo, output, print_steps
 
     names = (*_FILES, *[".env"] * endpoint)
     if existing := [name for name in names if (directory / name).exists()]:
@@ -41,10 +41,10 @@ def init(
             f"cannot write to {str(directory)!r}: {error.strerror or error}; choose another folder"
         ) from error
     console = output()
-    say(console, f"{', '.join(names)} are in {directory}\n")
+    echo(console, f"{', '.join(names)} are in {directory}\n")
     tasks = "--train train.jsonl --val val.jsonl --test test.jsonl --reward agent.py:right"
     search = f"tutelage train agent.py --algorithm auto {tasks}"
-    next_steps(
+    print_steps(
         console,
         *[f"cd {directory}"] * (directory != Path()),
         *["put your key into .env"] * endpoint,

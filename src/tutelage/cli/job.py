@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from tutelage.cli.console import format_path, output, say
+from tutelage.cli.console import echo, format_path, output
 from tutelage.cli.failures import stop_reason, warn
 from tutelage.errors import FailureBudgetError, RunBusyError, RunError
 from tutelage.runs.folder import RunFolder, remove_if_empty
@@ -41,14 +41,14 @@ def run_job(folder: RunFolder, job: Job, rank: int = 0) -> None:
     with LiveDisplay() as display, report_stop(folder, display):
         result = job(display)
     console = output()
-    say(console)
-    show_outcome(console, folder, result, go_on=True)
+    echo(console)
+    show_outcome(console, folder, result, show_next=True)
     if result.get("failures", {}).get("answer_error", 0) == result.get("rollouts", 0) > 0:
         warn(f"Error: no rollout could be graded: {result['first_failures']['answer_error']}")
         raise typer.Exit(1)
 
 
-def run_displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
+def run_with_display(folder: RunFolder, job: Job) -> dict[str, Any]:
     """Run a job with a progress display and return its result; see `report_stop` for errors."""
     from tutelage.cli.display import LiveDisplay
 

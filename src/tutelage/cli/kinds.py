@@ -28,19 +28,19 @@ _KNOWN: Mapping[str, tuple[str, str]] = {
 _DEFAULT_VIEW = "tutelage.cli.plain_view"
 
 
-def kind_of(folder: RunFolder) -> type[RunKind]:
+def find_kind(folder: RunFolder) -> type[RunKind]:
     """Return the `RunKind` class of a run. Raises `RunError` for a missing or unknown kind."""
-    from tutelage.runs.kinds import name_of, registered
+    from tutelage.runs.kinds import find_kind, kind_name
 
-    name = name_of(folder)
+    name = kind_name(folder)
     if name in _KNOWN:
         importlib.import_module(_KNOWN[name][0])
-    return registered(folder)
+    return find_kind(folder)
 
 
 def find_view(folder: RunFolder) -> Any:
     """Return the module that displays a run. Raises `RunError` for a folder without a kind."""
-    from tutelage.runs.kinds import name_of
+    from tutelage.runs.kinds import kind_name
 
-    modules = _KNOWN.get(name_of(folder))
+    modules = _KNOWN.get(kind_name(folder))
     return importlib.import_module(_DEFAULT_VIEW if modules is None else modules[1])

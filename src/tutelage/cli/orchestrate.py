@@ -23,26 +23,26 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from tutelage.cli.console import (
-    cell,
+    echo,
+    echo_pairs,
+    echo_text,
     escape,
-    facts,
     fetch,
     format_path,
     messages,
     number,
-    one_line,
     output,
     plain_table,
-    prose,
-    say,
+    shorten,
     show_status,
+    to_cell,
 )
 from tutelage.cli.failures import PLAIN_TEXT, warn
 from tutelage.cli.job import report_stop
 from tutelage.cli.options import AsJson, Traces, as_command
 from tutelage.config.fields import Paths, Share
-from tutelage.errors import ConfigError, DataError, RunError, TutelageError, counted
-from tutelage.files import write_new
+from tutelage.errors import ConfigError, DataError, RunError, TutelageError, pluralize
+from tutelage.files import write_files
 from tutelage.orchestration.data.collect import CollectConfig, run_collection
 from tutelage.orchestration.data.prepare import write_training_set
 from tutelage.orchestration.data.rows import read_json
@@ -55,10 +55,10 @@ from tutelage.orchestration.execution.record import (
     Event,
     Execution,
     Observer,
-    plan_json,
+    group_steps,
+    plan_to_json,
     read_nodes,
     read_plan,
-    steps_by_node,
 )
 from tutelage.orchestration.execution.runs import PLAN, RECIPE, ExecutionRun
 from tutelage.orchestration.execution.stored import ExecutionRecorder
@@ -72,10 +72,10 @@ from tutelage.orchestration.planner.choose import (
     llm_planner,
     trained_planner,
 )
-from tutelage.orchestration.routing.contract import cheapest
+from tutelage.orchestration.routing.contract import cheapest_router
 from tutelage.runs import lifecycle
-from tutelage.runs.folder import RunFolder, check_vacant, create, place_of
-from tutelage.runs.kinds import stored_settings
+from tutelage.runs.folder import RunFolder, check_vacant, create, run_path
+from tutelage.runs.kinds import load_settings
 from tutelage.runs.progress import Progress
 from tutelage.runs.stored import open_run
 from tutelage.tools.registry import close_tools
@@ -132,13 +132,13 @@ def _plan(config: _PlanConfig) -> None:
     catalog, pool = config.read_catalog(), config.make_pool()
     model, source = trained_planner(config.checkpoint, catalog)
     plan = model.plan(config.instruction, config.min_confidence)
-    say(output(), escape(to_text(plan)))
+    echo(output(), escape(to_text(plan)))
     if config.explain:
-        executor = Executor(pool, cheapest(), catalog=catalog or builtin_graph().catalog)
+        executor = Executor(pool, cheapest_router(), catalog=catalog or builtin_graph().catalog)
         columns = ("node", "subtask", "kind", "after", "worker", "USD", "seconds")
         table, costs, seconds = plain_table(*columns, right=columns[-2:]), [0.0], list[float]()
         for index, node in enumerate(plan.nodes):
-            work = executor.work(plan, index, {})
+            work = executor.make_subtask(plan, index, {})
             pairs = zip(pool.workers, capable_workers(pool.workers, work), strict=True)
             estimates = [(pool.estimate(worker, work), worker.name) for worker, can in pairs if can]
             first, worker = min(estimates, key=lambda each: (each[0].cost, each[0].seconds))
@@ -151,24 +151,24 @@ def _plan(config: _PlanConfig) -> None:
         longest, path = critical_path(plan, seconds)
         latency = f"{number(longest)} s along {' -> '.join(map(str, path))}"
         cost = f"{number(sum(costs))} USD expected"
-        facts(output(), [("cost", cost), ("latency", latency)])
-        prose(messages(), f"workers: {describe_pool(pool)}", "dim")
-    prose(messages(), f"plan: {source}", "dim")
+        echo_pairs(output(), [("cost", cost), ("latency", latency)])
+        echo_text(messages(), f"workers: {describe_pool(pool)}", "dim")
+    echo_text(messages(), f"plan: {source}", "dim")
     if out is not None:
-        row = json.dumps(plan_json(plan), indent=2, ensure_ascii=False)
-        write_new({out: f"{row if out.suffix == '.json' else to_text(plan)}\n"}, "--out")
-        say(output(), f"written to {format_path(out)}")
+        row = json.dumps(plan_to_json(plan), indent=2, ensure_ascii=False)
+        write_files({out: f"{row if out.suffix == '.json' else to_text(plan)}\n"}, "--out")
+        echo(output(), f"written to {format_path(out)}")
 
 
 def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
     """List the tools available for planning, and the planner that can use them."""
     loaded = config.load_tools()
     try:
-        catalog = config.read_catalog_with(loaded) or builtin_graph().catalog
+        catalog = config.select_catalog(loaded) or builtin_graph().catalog
     finally:
         close_tools(loaded)
     if as_json:
-        say(output(), json.dumps([tool.to_row() for tool in catalog.tools]))
+        echo(output(), json.dumps([tool.to_row() for tool in catalog.tools]))
         return
     table = plain_table("tool", "takes", "gives", "what it does")
     for tool in catalog.tools:
@@ -177,7 +177,7 @@ def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
     output().print(table)
     own = "Tools need a language model as planner: --endpoint URL --model NAME, or --model RUN."
     words = "Workers do these, and the trained planner plans over them: orchestrate plan."
-    prose(messages(), own if loaded else words, "dim")
+    echo_text(messages(), own if loaded else words, "dim")
 
 
 # ---------------------------------------------------------------- run
@@ -214,7 +214,7 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
             "another --output: tutelage orchestrate collect"
         )
     updates = {"plan": folder.path / PLAN, "checkpoint": None, "allow_changes": allow_changes}
-    config = stored_settings(folder, ExecutionConfig).model_copy(update=updates)
+    config = load_settings(folder, ExecutionConfig).model_copy(update=updates)
     _execute(config, RunFolder(folder.path.absolute()), None, as_json=False)
 
 
@@ -225,7 +225,7 @@ def _execute(
     Invalid options and plans are rejected before a folder is created."""
     tools = config.load_tools()
     permission = Permission(ask_user if sys.stdin.isatty() else None, yes=config.yes)
-    pool, catalog = config.make_pool_with(tools, permission), config.read_catalog_with(tools)
+    pool, catalog = config.select_pool(tools, permission), config.select_catalog(tools)
     if config.endpoint is None:
         fetch(config.model)
     with show_status("loading the planner ..."):
@@ -241,12 +241,12 @@ def _execute(
             choice = choose_plan(config, config.instruction or "", catalog, tools, llm)
         plan = choice.plan
         system = config.make_system(pool, catalog, [plan], planner=choice.llm)
-        system.check(plan, config.budget, begun=resumed)
+        system.check(plan, config.budget, started=resumed)
     except (TutelageError, KeyboardInterrupt):
         if llm is not None and llm.calls:
             cost = math.fsum(call.cost for call in llm.calls)
             words = f"cost {cost:.6f} USD" if llm.priced else "whose cost is not known"
-            warn(f"Planning made {counted(len(llm.calls), 'request')}, {words}.")
+            warn(f"Planning made {pluralize(len(llm.calls), 'request')}, {words}.")
         raise
     executed = list[Execution]()
 
@@ -254,8 +254,8 @@ def _execute(
         system.recorder = ExecutionRecorder(run.writer, run.id, config.reward)
         if system.execution_logger is not None:
             system.execution_logger.run_id = run.id
-        say(messages(), ("workers: ", "dim"), describe_pool(pool))
-        say(messages(), ("plan: ", "dim"), choice.source)
+        echo(messages(), ("workers: ", "dim"), describe_pool(pool))
+        echo(messages(), ("plan: ", "dim"), choice.source)
         # Keep the output of tools out of the result, which may be JSON.
         with redirect_stdout(sys.stderr):
             execution = system.execute(
@@ -277,7 +277,7 @@ def _execute(
 
     kind, warnings = ExecutionRun(config, execute, plan, otlp=otlp), _Warnings()
     # Absolute, because tools may change the working directory.
-    folder = folder or RunFolder(create(place_of(config.output, RECIPE)).path.absolute())
+    folder = folder or RunFolder(create(run_path(config.output, RECIPE)).path.absolute())
     with ExitStack() as stack:
         stack.enter_context(report_stop(folder, warnings))
         stack.callback(close_tools, tools)
@@ -311,7 +311,7 @@ def _read_plan(config: ExecutionConfig, path: Path) -> Plan:
 def ask_user(question: str, choices: str) -> str:
     """Ask the user at the terminal to approve a call and return the typed line. Input typed before
     the question is discarded."""
-    say(messages(), (f"\n{escape(question)}", "bold yellow"))
+    echo(messages(), (f"\n{escape(question)}", "bold yellow"))
     with suppress(ImportError, OSError, ValueError):  # no termios on this platform
         import termios
 
@@ -324,43 +324,43 @@ def ask_user(question: str, choices: str) -> str:
 def _make_observer(plan: Plan) -> Observer:
     """Return an observer that prints plans to stderr, and a line for each finished node."""
     console, costs = messages(), dict[int, float]()
-    say(console, escape(to_text(plan)))
+    echo(console, escape(to_text(plan)))
 
     def print_event(event: Event) -> None:
         nonlocal plan
         if added := event.get({"start": "added", "replan": "nodes"}.get(event["event"], "")):
             first = len(plan.nodes)
             plan = replace(plan, nodes=(*plan.nodes, *read_nodes(added)))
-            say(console, ("further plan:\n", "dim"), escape(to_text(plan, first)))
+            echo(console, ("further plan:\n", "dim"), escape(to_text(plan, first)))
         elif event["event"] == "step":
             step = event["step"]
             costs[step["node"]] = costs.get(step["node"], 0.0) + step["cost"]
         elif event["event"] == "node":
             ended, node = event["result"], event["result"]["node"]
-            source = one_line(ended["worker"] or ended["reason"], _REASON)  # may be text of a tool
+            source = shorten(ended["worker"] or ended["reason"], _REASON)  # may be text of a tool
             text = f"[{node}] {plan.nodes[node].tool}: {ended['status']}"
-            say(console, escape(text), (f"  {source} {costs.get(node, 0.0):.6f}", "dim"))
+            echo(console, escape(text), (f"  {source} {costs.get(node, 0.0):.6f}", "dim"))
 
     return print_event
 
 
 def show(console: Console, folder: RunFolder) -> None:
     """Show the trace of one execution, the totals of many, or how to resume a stopped run."""
-    from tutelage.cli.rollout_view import show_one, show_stored
-    from tutelage.cli.runs import say_state
+    from tutelage.cli.rollout_view import show_by_id, show_stored_rollouts
+    from tutelage.cli.runs import print_state
 
     result = folder.read_result()
-    say(console, ("Execution ", "bold"), (folder.name, "bold"))
+    echo(console, ("Execution ", "bold"), (folder.name, "bold"))
     if not (folder.path / PLAN).is_file():
         rows = (result or {"status": "stopped or running"}).items()
-        facts(console, [(name, cell(value)) for name, value in rows], indent=2)
-        show_stored(console, folder)
+        echo_pairs(console, [(name, to_cell(value)) for name, value in rows], indent=2)
+        show_stored_rollouts(console, folder)
     elif result is None:
-        say_state(console, folder)
+        print_state(console, folder)
     else:
         with open_run(folder) as (store, run_id):
             for rollout in store.rollouts(run_id):
-                show_one(console, rollout.id, str(folder.path), tokens=False, content=False)
+                show_by_id(console, rollout.id, str(folder.path), tokens=False, content=False)
 
 
 def _print_json(
@@ -370,10 +370,10 @@ def _print_json(
     names = "id success reason outputs total_cost total_latency_ms verified_fraction mock pool"
     names += " router path resumed rollout"
     row = {name: getattr(execution, name) for name in names.split()} | {
-        "reward": execution.earned(config.reward).value,
+        "reward": execution.compute_reward(config.reward).value,
         "confidence": choice.confidence,
         "min_confidence": choice.min_confidence,
-        "plan": plan_json(execution.plan),
+        "plan": plan_to_json(execution.plan),
         "nodes": [asdict(node) for node in execution.nodes],
         "steps": [step.to_json() for step in execution.steps],
         "run": format_path(folder.path),
@@ -385,22 +385,22 @@ def _show_result(
     folder: RunFolder, execution: Execution, config: ExecutionConfig, choice: ChosenPlan
 ) -> None:
     """Print the nodes, the totals, the outputs of tools and leaf nodes, and the trace command."""
-    console, plan, steps = output(), execution.plan, steps_by_node(execution.steps)
+    console, plan, steps = output(), execution.plan, group_steps(execution.steps)
     columns = ("#", "subtask", "after", "result", "worker", "tries", "USD", "seconds")
     table = plain_table(*columns, right=("#", "tries", "USD", "seconds"))
     for node in execution.nodes:
         mine, planned = steps.get(node.node, ()), plan.nodes[node.node]
-        status = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
-        if not node.kept and node.status != "skipped":
+        status = node.status if node.checked or not node.is_ok else f"{node.status}, unchecked"
+        if not node.is_ok and node.status != "skipped":
             status += f": {node.reason}"
         after, tries = ", ".join(map(str, planned.parents)), sum(s.worker is not None for s in mine)
-        texts = (escape(planned.tool), after, one_line(status, _REASON), escape(node.worker or ""))
+        texts = (escape(planned.tool), after, shorten(status, _REASON), escape(node.worker or ""))
         cost = f"{sum(step.cost for step in mine):.6f}"
         table.add_row(str(node.node), *texts, str(tries), cost, f"{node.seconds:.2f}")
     console.print(table)
-    say(console)
+    echo(console)
     path = " -> ".join(plan.nodes[node].tool for node in execution.path) or "nothing"
-    path = one_line(path, 80)
+    path = shorten(path, 80)
     planning = f", {plan.seconds:.2f} of them planning," if plan.seconds else ""
     reason = f", {execution.reason}" if execution.reason not in ("", "failed") else ""
     state = "succeeded" if execution.success else f"failed{reason}"
@@ -408,19 +408,19 @@ def _show_result(
         ("execution", state + " (a mock: no model was asked)" * execution.mock),
         ("cost", f"{execution.total_cost:.6f} USD"),
         ("latency", f"{execution.total_latency_ms / 1000:.2f} s{planning} along {path}"),
-        ("reward", f"{number(execution.earned(config.reward).value)} ({config.reward})"),
+        ("reward", f"{number(execution.compute_reward(config.reward).value)} ({config.reward})"),
     ]
     if choice.confidence is not None:
         minimum = f"{100 * (choice.min_confidence or 0.0):.0f} % is the least"
         pairs.append(("planner", f"{100 * choice.confidence:.0f} % sure of its plan; {minimum}"))
     if execution.abandoned:
-        lost = counted(len(execution.abandoned), "node")
+        lost = pluralize(len(execution.abandoned), "node")
         pairs.append(("replanned", f"{lost} failed or skipped, replaced by a further plan"))
     if execution.unplanned:
-        pairs.append(("no further plan", one_line(execution.unplanned, 200)))
+        pairs.append(("no further plan", shorten(execution.unplanned, 200)))
     if execution.resumed:
-        pairs.append(("resumed", f"{counted(execution.resumed, 'node')} done before"))
-    facts(console, pairs)
+        pairs.append(("resumed", f"{pluralize(execution.resumed, 'node')} done before"))
+    echo_pairs(console, pairs)
     last = execution.answers
     for index, mine in steps.items():
         answer = mine[-1].answer
@@ -428,17 +428,17 @@ def _show_result(
         if answer is None or (arguments is None and index not in last):
             continue
         title = f"\n[{index}] {escape(plan.nodes[index].tool)} "
-        say(console, (title, "bold"), one_line(arguments or "", _SHOWN))
+        echo(console, (title, "bold"), shorten(arguments or "", _SHOWN))
         text = answer.output if answer.error is None else f"error: {answer.error.message}"
         lines = escape(text).split("\n")
         if len(lines) > _LINES:
-            lines[_LINES:] = [f"and {counted(len(lines) - _LINES, 'more line')}"]
+            lines[_LINES:] = [f"and {pluralize(len(lines) - _LINES, 'more line')}"]
         for line in lines:
-            say(console, f"  {line}")
+            echo(console, f"  {line}")
     run_path = format_path(folder.path)
-    say(console, ("\nTrace:", "bold"), f" tutelage show {execution.rollout} --run {run_path}")
+    echo(console, ("\nTrace:", "bold"), f" tutelage show {execution.rollout_id} --run {run_path}")
     if execution.reason == DEADLINE:
-        say(console, ("Finished nodes are kept in ", "dim"), run_path)
+        echo(console, ("Finished nodes are kept in ", "dim"), run_path)
 
 
 # ---------------------------------------------------------------- collect
@@ -468,7 +468,7 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
             task = bar.add_task("executing", total=config.num_executions)
             collection, log, folder = run_collection(
                 config,
-                note=lambda text: prose(messages(), text, "dim"),
+                on_start=lambda text: echo_text(messages(), text, "dim"),
                 on_done=lambda _: bar.advance(task),
             )
         logs = (config.output_dir,)
@@ -480,22 +480,22 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
                 ("latency", f"{collection['mean_latency']:.2f} s on average"),
             ]
             if collection["lost"]:
-                pairs.append(("not served", counted(collection["lost"], "execution")))
+                pairs.append(("not served", pluralize(collection["lost"], "execution")))
             if collection["refused"]:
                 reason = "a plan that nobody can do, with wrong arguments, or above the budget"
                 pairs.append(
-                    ("refused", f"{counted(collection['refused'], 'instruction')} with {reason}")
+                    ("refused", f"{pluralize(collection['refused'], 'instruction')} with {reason}")
                 )
             pairs += [("log", format_path(log)), ("run", format_path(folder))]
-            facts(output(), pairs)
+            echo_pairs(output(), pairs)
             command = f"tutelage orchestrate collect --logs {format_path(log.parent)}"
-            say(output(), ("\nNext:", "bold"), f" {command} --prepare training_data.json")
+            echo(output(), ("\nNext:", "bold"), f" {command} --prepare training_data.json")
     if config.prepare is not None:
         counts, tools = write_training_set(logs, config.prepare, config.catalog)
         result["prepared"] = {**counts, "catalog": str(tools)}
         if not as_json:
             rows = [(name, str(value)) for name, value in result["prepared"].items()]
             hint = f"tutelage train planner --phase 1 --train {config.prepare} --catalog {tools}"
-            facts(output(), [*rows, ("written", format_path(config.prepare)), ("next", hint)])
+            echo_pairs(output(), [*rows, ("written", format_path(config.prepare)), ("next", hint)])
     if as_json:
         typer.echo(json.dumps(result, indent=2))

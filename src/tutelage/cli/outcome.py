@@ -16,17 +16,17 @@ from rich.console import Console
 
 from tutelage.cli.console import (
     build_table,
+    echo,
+    echo_pairs,
+    echo_text,
     escape,
-    facts,
     format_path,
-    next_steps,
     number,
-    one_line,
     percent,
-    prose,
-    say,
+    print_steps,
+    shorten,
 )
-from tutelage.errors import TutelageError, counted
+from tutelage.errors import TutelageError, pluralize
 from tutelage.runs.estimate import duration
 from tutelage.runs.figures import Table, TableRow, read_object
 from tutelage.runs.folder import RunFolder
@@ -42,9 +42,9 @@ from tutelage.runs.stored_evaluation import (
     Quantity,
     StoredEvaluation,
     control_estimator,
-    evaluation_of_record,
     is_graded,
     judged_lines,
+    parse_evaluation,
     quantities,
     read_evaluation,
 )
@@ -80,8 +80,8 @@ def build_tables(result: Mapping[str, Any]) -> list[Table]:
 
 def _build_table(result: Mapping[str, Any], metric: Quantity) -> Table | None:
     stored = {key: read_evaluation(result, key) for key in EVALUATIONS}
-    columns = [n for n in SIDES if any(metric.has(stored[f"{n}_{kind}"]) for kind in KINDS)]
-    without = stored[NO_TOOLS] if metric.has(stored[NO_TOOLS]) else None
+    columns = [n for n in SIDES if any(metric.has_value(stored[f"{n}_{kind}"]) for kind in KINDS)]
+    without = stored[NO_TOOLS] if metric.has_value(stored[NO_TOOLS]) else None
     columns += ["after"] * (without is not None and "after" not in columns)
     if not columns:
         return None
@@ -90,21 +90,21 @@ def _build_table(result: Mapping[str, Any], metric: Quantity) -> Table | None:
     rows: list[TableRow] = []
     for kind in KINDS:
         by_side = {name: stored[f"{name}_{kind}"] for name in SIDES}
-        if not any(map(metric.has, by_side.values())):
+        if not any(map(metric.has_value, by_side.values())):
             continue
         rows.append(_build_row(kind, by_side, columns, metric))
         if metric is REWARD and is_graded(result):
-            intervals = {name: metric.ends(one, number) for name, one in by_side.items()}
+            intervals = {name: metric.format_range(one, number) for name, one in by_side.items()}
             ends_row = ("  95 % interval", *(intervals.get(name, "") for name in columns))
             if any(ends_row[1:]):  # one task has no interval
                 rows.append(TableRow(ends_row, ("dim",) * len(ends_row)))
         by_name = {name: result.get(f"families_{name}_{kind}") or {} for name in SIDES}
         for family in dict.fromkeys(family for data in by_name.values() for family in data):
-            one = {n: evaluation_of_record(data.get(family, {})) for n, data in by_name.items()}
-            if any(map(metric.has, one.values())):
+            one = {n: parse_evaluation(data.get(family, {})) for n, data in by_name.items()}
+            if any(map(metric.has_value, one.values())):
                 rows.append(_build_row(f"  {escape(family)}", one, columns, metric))
     if without is not None:
-        cell = metric.cell(without, _FORMATS[metric])
+        cell = metric.text(without, _FORMATS[metric])
         rows.append(TableRow(("greedy, no tools", *(cell * (n == "after") for n in columns))))
     tasks = result.get("test_tasks")
     head = success_title(result, metric.name) + (f", {tasks} tasks" if tasks else "")
@@ -119,8 +119,8 @@ def _build_row(
     title: str, sides: Mapping[str, StoredEvaluation | None], names: Sequence[str], metric: Quantity
 ) -> TableRow:
     """Return the table row of evaluations before and after training and of the control run."""
-    cells = {name: metric.cell(one, _FORMATS[metric]) for name, one in sides.items()}
-    before, after = metric.of(sides["before"]), metric.of(sides["after"])
+    cells = {name: metric.text(one, _FORMATS[metric]) for name, one in sides.items()}
+    before, after = metric.value_of(sides["before"]), metric.value_of(sides["after"])
     cells["change"], tone = "", ""
     if before is not None and after is not None:
         gap = after - before
@@ -131,7 +131,7 @@ def _build_row(
 
 
 def show_outcome(
-    console: Console, folder: RunFolder, result: Mapping[str, Any], *, go_on: bool = False
+    console: Console, folder: RunFolder, result: Mapping[str, Any], *, show_next: bool = False
 ) -> None:
     """Print the tables with footnotes, the totals and paths, and if `show_next` is True the next
     commands."""
@@ -140,11 +140,11 @@ def show_outcome(
         console.print(build_table(table))
     if tables:
         for line in _list_footnotes(result):
-            prose(console, line, "dim")
-        say(console)
-    facts(console, _list_totals(folder, result))
-    if go_on:
-        say(console)
+            echo_text(console, line, "dim")
+        echo(console)
+    echo_pairs(console, _list_totals(folder, result))
+    if show_next:
+        echo(console)
         path, (own, reward) = format_path(folder.path), folder.own_agent()
         target = path if own is None else f"{format_path(own)} --model {format_path(folder.policy)}"
         graded = f" --reward {reward}" if own and reward else ""
@@ -154,7 +154,7 @@ def show_outcome(
         if environment := config.get("environment", {}).get("name"):
             flag = f" --environment {environment}" if own else ""
             verbs[0:3] = [f"show {path}", f"eval {target}{flag}"]
-        next_steps(console, *(f"tutelage {verb}" for verb in verbs))
+        print_steps(console, *(f"tutelage {verb}" for verb in verbs))
 
 
 def _find_question(folder: RunFolder) -> str:
@@ -178,29 +178,29 @@ def _list_footnotes(result: Mapping[str, Any]) -> Iterator[str]:
     if read_evaluation(result, NO_TOOLS) is not None:
         yield "no tools: without them the policy must answer from its weights."
     clean, what = read_evaluation(result, "clean_greedy"), quantities(is_graded(result))[0]
-    if what.has(clean):
-        message = what.cell(clean, _FORMATS[what])
+    if what.has_value(clean):
+        message = what.text(clean, _FORMATS[what])
         yield f"after the clean demonstrations alone, on these tasks: {message}, greedy."
 
 
 def _list_totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "status" in result:
         count = len(result.get("warnings") or ())
-        yield "status", result["status"] + (f", with {counted(count, 'warning')}" * bool(count))
+        yield "status", result["status"] + (f", with {pluralize(count, 'warning')}" * bool(count))
     yield from list_findings(result)
     supervised = "sft_steps" in result
     words = list[str]()
     if "demonstrations" in result:
-        steps = counted(result.get("cold_start_steps") or 0, "supervised step")
-        shown = counted(result["demonstrations"], "demonstration")
+        steps = pluralize(result.get("cold_start_steps") or 0, "supervised step")
+        shown = pluralize(result["demonstrations"], "demonstration")
         words.append(f"{steps} on {shown}: {result.get('demonstrations_from', 'of files')}")
     for key, noun in _COUNTED_SFT if supervised else _COUNTED:
         if result.get(key) is not None:
             whole = key == "examples" and "epochs" in result
             epochs = f"{number(result['epochs'])} epochs of " if whole else ""
-            words.append(epochs + counted(result[key], noun))
+            words.append(epochs + pluralize(result[key], noun))
     if supervised and result.get("rollouts"):
-        words.append(f"{counted(result['rollouts'], 'rollout')} of measurements")
+        words.append(f"{pluralize(result['rollouts'], 'rollout')} of measurements")
     if "wall_seconds" in result:
         words.append(f"{duration(result['wall_seconds'])} wall time")
     if "seed" in result:
@@ -214,7 +214,7 @@ def _list_totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple
             yield f"{name} loss", f"{course} nats a token, {what}"
     first: Mapping[str, str] = result.get("first_failures") or {}
     for cause, count in (result.get("failures") or {}).items():
-        message = f" (the first: {one_line(first[cause], 200)})" if cause in first else ""
+        message = f" (the first: {shorten(first[cause], 200)})" if cause in first else ""
         yield "failed", f"{number(count)} {format_cause(cause)}{message}"
     with suppress(TutelageError):
         # A worker that was lost does not come back; a server may, and be lost again.
@@ -222,7 +222,7 @@ def _list_totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple
         workers = sum(event.get("event") == "worker_lost" for event in events)
         servers = {str(e.get("server")) for e in events if e.get("event") == "server_lost"}
         counts = {"Ray worker": workers, "vLLM server": len(servers)}
-        if words := [counted(count, what) for what, count in counts.items() if count]:
+        if words := [pluralize(count, what) for what, count in counts.items() if count]:
             yield "lost", f"{' and '.join(words)}; {folder.events.name} says when"
     yield "run", format_path(folder.path)
     if folder.policy.is_dir():

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Resume a run and show its result."""
     from tutelage.cli.console import output
-    from tutelage.cli.job import run_displayed
-    from tutelage.cli.kinds import find_view, kind_of
+    from tutelage.cli.job import run_with_display
+    from tutelage.cli.kinds import find_kind, find_view
     from tutelage.runs import lifecycle
 
-    kind = kind_of(folder)
-    run_displayed(
+    kind = find_kind(folder)
+    run_with_display(
         folder, lambda display: lifecycle.resume(kind, folder, display, allow_changes=allow_changes)
     )
     find_view(folder).show(output(), folder)
@@ -26,20 +26,20 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 
 def show(console: Console, folder: RunFolder) -> None:
     """Print the kind and configuration of a run, and its result or its latest metrics."""
-    from tutelage.cli.console import facts, one_line, say
-    from tutelage.cli.runs import read_last_lines, say_state
+    from tutelage.cli.console import echo, echo_pairs, shorten
+    from tutelage.cli.runs import print_state, read_last_lines
     from tutelage.runs.figures import read_object
-    from tutelage.runs.kinds import name_of
+    from tutelage.runs.kinds import kind_name
 
-    say(console, ("Run ", "bold"), (folder.name, "bold"))
-    fields = {"kind": name_of(folder)}
+    echo(console, ("Run ", "bold"), (folder.name, "bold"))
+    fields = {"kind": kind_name(folder)}
     fields |= {f"set {k}": v for k, v in read_object(folder.config).items() if k != "kind"}
-    facts(console, [(name, one_line(value, 100)) for name, value in fields.items()], indent=2)
+    echo_pairs(console, [(name, shorten(value, 100)) for name, value in fields.items()], indent=2)
     result = folder.read_result()
     if result is None:
         for row in read_last_lines(folder.metrics)[-1:]:
-            facts(console, [(k, one_line(v, 100)) for k, v in row.items()], indent=2)
-        say_state(console, folder)
+            echo_pairs(console, [(k, shorten(v, 100)) for k, v in row.items()], indent=2)
+        print_state(console, folder)
         return
-    say(console)
-    facts(console, [(name, one_line(value, 100)) for name, value in result.items()])
+    echo(console)
+    echo_pairs(console, [(name, shorten(value, 100)) for name, value in result.items()])

@@ -21,7 +21,7 @@ from tutelage.orchestration.planner.settings import (
     RECIPE,
     PlannerConfig,
     full_key,
-    keys_of,
+    read_keys,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def train_planner(
 
     `tutelage train planner` needs no data, no API key and no GPU.
     """
-    keys = {} if flags.config is None else keys_of(flags.config)
+    keys = {} if flags.config is None else read_keys(flags.config)
     origins = dict.fromkeys(keys, f"file {flags.config}")
     typed = {full_key(o.spelling): o.value for o in parse_overrides(overrides or ())}
     values = {name: value for name, value in flags if name in _KEYS and value is not None}
@@ -81,38 +81,38 @@ def train_planner(
     origins |= dict.fromkeys(typed, "command line")
     origins |= {_KEYS[name]: f"--{name.replace('_', '-')}" for name in values}
     request = config.model_copy(update={"keys": keys})
-    settings = request.checked()
+    settings = request.check_options()
     if flags.all and not flags.dry_run:
         raise ConfigError("--all needs --dry-run; pass both, or remove --all")
     if flags.dry_run:
         _show_dry_run(dict(flatten({"training": settings.model_dump()})), origins, flags.all)
         return
-    from tutelage.cli.job import run_displayed
+    from tutelage.cli.job import run_with_display
     from tutelage.orchestration.job import PlannerTraining
     from tutelage.runs import lifecycle
-    from tutelage.runs.folder import folder_at, place_of
+    from tutelage.runs.folder import open_folder, run_path
 
-    folder, job = folder_at(place_of(request.output, RECIPE)), PlannerTraining(request)
-    result = run_displayed(folder, lambda progress: lifecycle.start(job, folder, progress))
+    folder, job = open_folder(run_path(request.output, RECIPE)), PlannerTraining(request)
+    result = run_with_display(folder, lambda progress: lifecycle.start(job, folder, progress))
     _show_planner_outcome(folder, result)
 
 
 def _show_dry_run(settings: Mapping[str, Any], origins: Mapping[str, str], all_keys: bool) -> None:
     """Print the settings of a run. `origins` maps each changed key to its source."""
-    from tutelage.cli.console import output, say, show_keys
+    from tutelage.cli.console import echo, output, show_keys
 
     console = output()
     rows = [(key, value, origins.get(key, "")) for key, value in settings.items()]
     show_keys(console, rows, all_keys)
-    say(console, "\nDry run: nothing was trained or written.")
+    echo(console, "\nDry run: nothing was trained or written.")
 
 
 def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     """Print the result tables, the paths of the files, and the next commands."""
-    from tutelage.cli.console import facts, format_path, next_steps, output, say, show_table
+    from tutelage.cli.console import echo, echo_pairs, format_path, output, print_steps, show_table
     from tutelage.orchestration.evaluation.tables import planning_table, routing_tables
     from tutelage.runs.estimate import duration
-    from tutelage.runs.kinds import stored_settings
+    from tutelage.runs.kinds import load_settings
 
     console = output()
     test = result.get("phase1", {}).get("test")
@@ -128,10 +128,10 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
         pairs.append(("router", format_path(folder.path / result["phase2"]["checkpoint"])))
     if "wall_seconds" in result:
         pairs.append(("time", duration(result["wall_seconds"])))
-    say(console)
-    facts(console, pairs)
-    say(console)
-    config, path = stored_settings(folder, PlannerConfig), format_path(folder.path)
+    echo(console)
+    echo_pairs(console, pairs)
+    echo(console)
+    config, path = load_settings(folder, PlannerConfig), format_path(folder.path)
     # The example instruction fits the built-in tools only.
     files = (config.train, config.catalog, config.checkpoint)
     example, steps = EXAMPLE if all(file is None for file in files) else '"..."', list[str]()
@@ -142,23 +142,23 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
         workers = format_path(folder.path / "phase2" / "workers.json")
         options = f"--router {router} --workers {workers}"
         steps.append(f"tutelage orchestrate run {example} {options}")
-    next_steps(console, *steps)
+    print_steps(console, *steps)
 
 
 def show(console: Console, folder: RunFolder) -> None:
     """Show the result of a planner run, or its progress if it has no result yet."""
-    from tutelage.cli.console import cell, facts, say
-    from tutelage.cli.rollout_view import show_stored
-    from tutelage.cli.runs import say_state
+    from tutelage.cli.console import echo, echo_pairs, to_cell
+    from tutelage.cli.rollout_view import show_stored_rollouts
+    from tutelage.cli.runs import print_state
 
     result = folder.read_result()
-    say(console, ("Planner ", "bold"), (folder.name, "bold"))
+    echo(console, ("Planner ", "bold"), (folder.name, "bold"))
     if result is not None:
         _show_planner_outcome(folder, result)
-        show_stored(console, folder)
+        show_stored_rollouts(console, folder)
         return
     lines = folder.read_metrics()
     last = lines[-1] if lines else {}
     names = ("phase", "step", "train_loss", "val_loss", "val_node_f1", "val_edge_f1")
-    facts(console, [(name, cell(last[name])) for name in names if name in last], indent=2)
-    say_state(console, folder)
+    echo_pairs(console, [(name, to_cell(last[name])) for name in names if name in last], indent=2)
+    print_state(console, folder)

@@ -17,18 +17,18 @@ import typer
 from rich.text import Text
 
 from tutelage.cli.console import (
+    echo,
+    echo_pairs,
+    echo_text,
     escape,
-    facts,
     format_path,
     messages,
-    next_steps,
     number,
     output,
     plain_table,
-    prose,
-    say,
+    print_steps,
 )
-from tutelage.errors import ConfigError, counted
+from tutelage.errors import ConfigError, pluralize
 from tutelage.prompts.config import PROMPT_ALGORITHMS, PROMPT_RECIPE, resolve_prompt
 from tutelage.runs.estimate import duration
 from tutelage.tools.loading import hint
@@ -108,22 +108,22 @@ def train_prompts(
     Raises `typer.Exit` with the exit code of the verdict.
     """
     from tutelage.cli.rollout_view import show_dry_run
-    from tutelage.engine.endpoint import environment
+    from tutelage.engine.endpoint import read_environment
     from tutelage.prompts.run import PromptSearch, preflight
     from tutelage.prompts.setup import build_setup
-    from tutelage.runs.folder import RunFolder, folder_at, place_of
+    from tutelage.runs.folder import RunFolder, open_folder, run_path
     from tutelage.runs.lifecycle import check_kind
 
     config = resolve_prompt(recipe, overrides, flags, file=file)
     if config.output is not None:
         check_kind(PromptSearch, RunFolder(Path(config.output)))
-    setup = build_setup(config, environment())
+    setup = build_setup(config, read_environment())
     _show_plan(setup)
     if dry_run:
         (rollout,) = asyncio.run(preflight(setup, 1))
         show_dry_run(output(), rollout)
         return
-    _run_search(folder_at(place_of(config.output, recipe)), setup)
+    _run_search(open_folder(run_path(config.output, recipe)), setup)
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
@@ -144,20 +144,20 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 
 def show(console: Console, folder: RunFolder) -> None:
     """Print the outcome of a prompt search, or its progress if it has none yet."""
-    from tutelage.cli.rollout_view import show_stored
-    from tutelage.cli.runs import say_state
+    from tutelage.cli.rollout_view import show_stored_rollouts
+    from tutelage.cli.runs import print_state
 
     result = folder.read_result()
-    say(console, ("Prompt search ", "bold"), (folder.name, "bold"))
+    echo(console, ("Prompt search ", "bold"), (folder.name, "bold"))
     if result is not None:
         _show_prompt_outcome(console, folder, result)
     else:
         rounds = folder.read_metrics()
-        facts(console, [("rounds", number(len(rounds)))], indent=2)
-        say_state(console, folder)
-    show_stored(console, folder)
+        echo_pairs(console, [("rounds", number(len(rounds)))], indent=2)
+        print_state(console, folder)
+    show_stored_rollouts(console, folder)
     if result is not None:
-        say(console)
+        echo(console)
         _show_next_steps(console, folder)
 
 
@@ -166,24 +166,24 @@ def _show_plan(setup: SearchSetup) -> None:
 
     plan, splits, algorithm = setup.plan, setup.splits, setup.algorithm
     console = messages()
-    say(console, ("Plan", "bold"))
+    echo(console, ("Plan", "bold"))
     conditions = ["its rollouts are used up"]
     conditions += [] if algorithm.rounds is None else [f"{algorithm.rounds} iterations are over"]
-    tests, rollouts = counted(len(splits.test), "task"), counted(plan.test.rollouts, "rollout")
+    tests, rollouts = pluralize(len(splits.test), "task"), pluralize(plan.test.rollouts, "rollout")
     sizes = f"{len(splits.train)} train, {len(splits.val)} val, {len(splits.test)} test"
     sizes += ", split from --train" if setup.config.train and not setup.config.test else ""
     components = f"{', '.join(setup.components)}; {setup.settings.runners} rollouts at once"
-    maximum = f"at most {counted(plan.search.rollouts, 'rollout')}"
+    maximum = f"at most {pluralize(plan.search.rollouts, 'rollout')}"
     open_ended = algorithm.needs_optimiser and plan.limits.optimiser_calls is None
     if open_ended:
         maximum += ", any number of optimiser calls"
     elif calls := plan.search.optimiser_calls:
-        maximum += f", {counted(calls, 'optimiser call')}"
-    minimum = counted(plan.least, "rollout")
+        maximum += f", {pluralize(calls, 'optimiser call')}"
+    minimum = pluralize(plan.least, "rollout")
     if isinstance(algorithm, Screen):
         minimum += f"; {number(algorithm.experiment)} try all {len(algorithm.bank)} phrases"
     total = plan.search + plan.test
-    worst = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
+    worst = f"{pluralize(total.rollouts, 'rollout')}, {pluralize(total.tokens, 'token')}"
     worst += " beside the optimiser's" if open_ended else ""
     if setup.remarks:
         worst += "; dollars are not known"
@@ -199,9 +199,9 @@ def _show_plan(setup: SearchSetup) -> None:
         ("held-out test", f"{tests}, seed and best: {rollouts}"),
         *[("at most", worst)] * bool(total.tokens),
     ]
-    facts(console, pairs, indent=2)
+    echo_pairs(console, pairs, indent=2)
     for remark in (*setup.remarks, *setup.overlap.notes()):
-        prose(console, f"Note: {remark}", "yellow")
+        echo_text(console, f"Note: {remark}", "yellow")
 
 
 def _run_search(folder: RunFolder, setup: SearchSetup) -> None:
@@ -219,9 +219,9 @@ def _run_search(folder: RunFolder, setup: SearchSetup) -> None:
 
 def _show_result(folder: RunFolder, result: Mapping[str, Any]) -> None:
     console = output()
-    say(console)
+    echo(console)
     _show_prompt_outcome(console, folder, result)
-    say(console)
+    echo(console)
     _show_next_steps(console, folder)
     if code := int(result["exit_code"]):
         raise typer.Exit(code)
@@ -234,17 +234,17 @@ def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[st
     """Print the best prompt, the held-out test with its verdict, and the totals."""
     many = len(result["components"]) > 1
     for name, text in sorted(result["components"].items()):
-        say(console, ("Best prompt", "bold"), f" {name}" * many)
+        echo(console, ("Best prompt", "bold"), f" {name}" * many)
         for line in escape(text).split("\n"):
-            prose(console, f"  {line}", hang=2)
-    say(console)
+            echo_text(console, f"  {line}", indent=2)
+    echo(console)
     seed_won = result["components"] == result["seed_components"]
     show_holdout_test(console, result["test"], seed_won=seed_won)
     for look in result.get("confirmations", ()):
-        say(console, ("\nConfirmation on fresh tasks", "bold"))
+        echo(console, ("\nConfirmation on fresh tasks", "bold"))
         show_holdout_test(console, look, seed_won=seed_won)
-    say(console)
-    facts(console, _list_totals(folder, result))
+    echo(console)
+    echo_pairs(console, _list_totals(folder, result))
 
 
 def show_holdout_test(console: Console, test: Mapping[str, Any], *, seed_won: bool = False) -> None:
@@ -264,7 +264,7 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, seed_won: bo
         table.add_row(*row)
     console.print(table)
     for line in judged_lines(test):
-        say(console, (line, "dim"))
+        echo(console, (line, "dim"))
     tone, message, rests_on = VERDICTS[test["verdict"]]
     if test["tasks"] < FEW:
         message += f" (sign test, p = {test['p_value']:.2g}: on so few tasks it decides)"
@@ -278,16 +278,16 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, seed_won: bo
     # A share of next to nothing would be a large number without a meaning.
     share = f" ({100 * (after - before) / before:+.0f} %)" if before >= _MIN_REWARD else ""
     word = "Improvement: " if test["verdict"] == "improved" else "Change: "
-    say(console, (word, "bold"), f"{before:.2f} -> {after:.2f}{share}")
+    echo(console, (word, "bold"), f"{before:.2f} -> {after:.2f}{share}")
     looks = int(test["looks"])
     if looks > 1:
-        prose(console, f"This is look {looks} at test tasks; each look makes a verdict weaker.")
+        echo_text(console, f"This is look {looks} at test tasks; each look makes a verdict weaker.")
 
 
 def _show_next_steps(console: Console, folder: RunFolder) -> None:
     """Print commands to run after a search."""
     path = format_path(folder.path)
-    next_steps(
+    print_steps(
         console,
         f"tutelage prompts tree {path}",
         f"tutelage prompts diff {path} seed best",
@@ -298,15 +298,15 @@ def _show_next_steps(console: Console, folder: RunFolder) -> None:
 
 def _list_totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     from tutelage.cli.outcome import list_findings
-    from tutelage.prompts.figures import spend_text
+    from tutelage.prompts.figures import format_spend
 
     yield "algorithm", str(result["reason"])
     yield "ended", str(result["ended"])
     yield from list_findings(result)
-    spent, test = (spend_text(result[name], number) for name in ("spent", "test_spent"))
+    spent, test = (format_spend(result[name], number) for name in ("spent", "test_spent"))
     yield "spent", f"{spent}; on the test {test}"
     if unknown := result.get("calls_without_usage"):
-        yield "without usage", f"{counted(unknown, 'call')}, charged at the bytes of their text"
+        yield "without usage", f"{pluralize(unknown, 'call')}, charged at the bytes of their text"
     words = [f"{duration(result['wall_seconds'])} wall time", f"seed {result['seed']}"]
     yield "took", ", ".join(words)
     yield "run", format_path(folder.path)

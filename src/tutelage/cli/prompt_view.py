@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from tutelage.cli.console import number, one_line, prose
+from tutelage.cli.console import echo_text, number, shorten
 from tutelage.cli.display import LiveDisplay
-from tutelage.errors import counted
-from tutelage.prompts.figures import spend_text
+from tutelage.errors import pluralize
+from tutelage.prompts.figures import format_spend
 from tutelage.runs.rounds import CandidateSummary, Observer, Round, Spend
 
 _SHOWN = 20
@@ -56,7 +56,7 @@ class PromptDisplay(LiveDisplay, Observer):
             # In a file or a pipe a line stays whole.
             width = self._console.width if self._console.is_terminal else _PIPE_WIDTH
             for line in round_lines(found, width):
-                prose(self._console, line, hang=4)
+                echo_text(self._console, line, indent=4)
 
 
 # ---------------------------------------------------------------- words
@@ -69,7 +69,7 @@ def round_lines(summary: Round, width: int) -> Iterator[str]:
     many = len(summary.components) > 1
     for name, text in sorted(summary.components.items()):
         label = f"Prompt {name}" if many else "Prompt"
-        yield f'  {label}: "{one_line(text, max(40, min(width, 100) - 14))}"'
+        yield f'  {label}: "{shorten(text, max(40, min(width, 100) - 14))}"'
     if summary.rollouts:
         kind = "training" if summary.split == "train" else "validation"
         why = " (key: minibatch)" * (kind == "training" and " of " in summary.tasks)
@@ -90,10 +90,10 @@ def round_lines(summary: Round, width: int) -> Iterator[str]:
     for standing in candidates[:_SHOWN]:
         yield f"  {_format_candidate(standing, max(60, width) - 2)}"
     if len(candidates) > _SHOWN:
-        yield f"  and {counted(len(candidates) - _SHOWN, 'more candidate')}"
+        yield f"  and {pluralize(len(candidates) - _SHOWN, 'more candidate')}"
     if trials:
-        yield f"  {counted(len(trials), 'experiment')}: texts played on one training task each"
-    yield f"  Spent: {spend_text(summary.spent.to_dict(), number)}"
+        yield f"  {pluralize(len(trials), 'experiment')}: texts played on one training task each"
+    yield f"  Spent: {format_spend(summary.spent.to_dict(), number)}"
 
 
 def _format_candidate(entry: CandidateSummary, width: int) -> str:
@@ -104,4 +104,4 @@ def _format_candidate(entry: CandidateSummary, width: int) -> str:
         counts = ", ".join(f"{n} {one if n == 1 else many}" for (one, many), n in pairs)
         head += f"  {score} on {entry.tasks:>2} tasks  {counts}"
     reason = ": ".join(text for text in (entry.decision, entry.reason) if text)
-    return f"{head}  {one_line(reason, max(80, width - len(head)))}"
+    return f"{head}  {shorten(reason, max(80, width - len(head)))}"

@@ -39,9 +39,9 @@ def _tree(
     """Show the candidates of a search as a tree of edits."""
     from rich.tree import Tree
 
-    from tutelage.cli.console import output, prose
+    from tutelage.cli.console import echo_text, output
     from tutelage.cli.prompt_view import EXPERIMENT
-    from tutelage.errors import counted
+    from tutelage.errors import pluralize
     from tutelage.prompts.lineage import read_lineage
 
     entries = read_lineage(_find_search(run))
@@ -66,8 +66,10 @@ def _tree(
         console.print(root)
     hidden = sum(e["decision"] in _HIDDEN for e in entries)
     if hidden and not rejected:
-        message = f"{counted(hidden, 'candidate')} rejected, dropped or pooled: left out; see --all"
-        prose(console, message, "dim")
+        message = (
+            f"{pluralize(hidden, 'candidate')} rejected, dropped or pooled: left out; see --all"
+        )
+        echo_text(console, message, "dim")
 
 
 def _diff(
@@ -80,7 +82,7 @@ def _diff(
     """Show how the texts of two candidates differ."""
     import difflib
 
-    from tutelage.cli.console import escape, output, say
+    from tutelage.cli.console import echo, escape, output
     from tutelage.prompts.lineage import find_candidate, read_lineage
 
     entries = read_lineage(_find_search(run))
@@ -93,7 +95,7 @@ def _diff(
         left, right = f"{name} {a['id'][5:15]}", f"{name} {b['id'][5:15]}"
         lines += difflib.unified_diff(old, new, left, right, lineterm="")
     for line in lines or ["The two have the same texts."]:
-        say(console, (escape(line), styles.get(line[:1], "")))
+        echo(console, (escape(line), styles.get(line[:1], "")))
 
 
 def _confirm(
@@ -135,9 +137,9 @@ def _export(
     """Print the best prompt, or write its components to files."""
     import json
 
-    from tutelage.cli.console import messages, say
-    from tutelage.errors import counted
-    from tutelage.files import write_new
+    from tutelage.cli.console import echo, messages
+    from tutelage.errors import pluralize
+    from tutelage.files import write_files
     from tutelage.prompts.lineage import find_candidate, read_lineage
 
     folder = _find_search(run)
@@ -147,17 +149,17 @@ def _export(
         typer.echo(next(iter(components.values())) if len(components) == 1 else whole)
         return
     texts = {out / f"{name.replace('/', '_')}.txt": text for name, text in components.items()}
-    write_new(texts | {out / "components.json": whole + "\n"}, "--out")
-    say(messages(), f"{counted(len(components), 'component')} written to {out}")
+    write_files(texts | {out / "components.json": whole + "\n"}, "--out")
+    echo(messages(), f"{pluralize(len(components), 'component')} written to {out}")
 
 
 def _find_search(run: str) -> RunFolder:
     from tutelage.prompts.config import KIND
     from tutelage.runs.folder import find
-    from tutelage.runs.kinds import name_of
+    from tutelage.runs.kinds import kind_name
 
     folder = find(run)
-    if name_of(folder) != KIND:
+    if kind_name(folder) != KIND:
         raise RunError(
             f"the run {folder.name!r} trained weights and has no prompts; start a search with: "
             "tutelage train math --algorithm screen"
@@ -172,13 +174,13 @@ _HIDDEN = ("rejected", "dropped", "pooled", "proposed", "infra_error")
 def _format_candidate(entry: JSON) -> Any:
     from rich.text import Text
 
-    from tutelage.cli.console import one_line
-    from tutelage.prompts.lineage import score_text
+    from tutelage.cli.console import shorten
+    from tutelage.prompts.lineage import format_scores
 
-    decision, scores = entry["decision"], score_text(entry)
+    decision, scores = entry["decision"], format_scores(entry)
     style = {"winner": "bold green", "accepted": "green"}.get(decision, "dim")
     score = f"  {scores}  " if scores else "  "
-    reason = f"{decision}: {one_line(entry['reason'], 70)}"
+    reason = f"{decision}: {shorten(entry['reason'], 70)}"
     return Text.assemble(
         (f"{entry['id'][5:15]}  {entry['operation']}", "bold"), score, (reason, style)
     )

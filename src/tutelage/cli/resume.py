@@ -27,7 +27,7 @@ def resume(
     """Resume a run that was stopped or killed."""
     from tutelage.cli.kinds import find_view
     from tutelage.runs.folder import RunFolder, find
-    from tutelage.runs.launched import launched_ranks
+    from tutelage.runs.launched import world_size
     from tutelage.runs.trust import check_trusted, find_code
 
     def find_folder() -> RunFolder:
@@ -36,10 +36,10 @@ def resume(
         check_trusted(folder, find_code(folder), trust=trust)
         return folder
 
-    if launched_ranks() == "1":
+    if world_size() == "1":
         folder = find_folder()
     else:
-        from tutelage.weights.process_group import in_step, launched
+        from tutelage.weights.process_group import get_group, run_on_all
 
-        folder = in_step(launched(), find_folder)
+        folder = run_on_all(get_group(), find_folder)
     find_view(folder).resume(folder, allow_changes)

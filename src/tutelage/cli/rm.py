@@ -19,7 +19,7 @@ def rm(
     from tutelage.cli.console import escape, format_path
     from tutelage.cli.runs import format_disk_use
     from tutelage.errors import RunError
-    from tutelage.runs.folder import find, locked
+    from tutelage.runs.folder import find, lock_run
 
     folder = find(run)
     if Path.cwd().is_relative_to(folder.path.resolve()) or folder.path.is_symlink():
@@ -27,7 +27,7 @@ def rm(
             f"cannot delete {str(folder.path)!r}: it is the working directory or a link; pass the "
             "folder itself and run from another directory"
         )
-    with locked(folder):
+    with lock_run(folder):
         size, names = format_disk_use(folder.path), sorted(os.listdir(folder.path))
         text = f"{escape(format_path(folder.path))} ({size}: {escape(', '.join(names))})"
         if not yes:

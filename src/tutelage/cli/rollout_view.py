@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from tutelage.cli.console import escape, facts, format_path, number, one_line, prose, say
-from tutelage.errors import RunError, StoreError, counted
+from tutelage.cli.console import echo, echo_pairs, echo_text, escape, format_path, number, shorten
+from tutelage.errors import RunError, StoreError, pluralize
 from tutelage.resources import POLICY
-from tutelage.runs.folder import RunFolder, every, find
+from tutelage.runs.folder import RunFolder, find, list_runs
 from tutelage.runs.stored import open_run
 from tutelage.statistics.outcome import format_cause
 from tutelage.store import TrainingRow
@@ -51,21 +51,21 @@ def show_header(console: Console, rollout: Rollout) -> None:
     ]
     if (answer := rollout.task.fields.get("answer")) is not None:
         pairs.append(("wanted", str(answer)))
-    say(console, ("Rollout ", "bold"), (escape(rollout.id), "bold"))
-    facts(console, pairs, indent=_INDENT)
+    echo(console, ("Rollout ", "bold"), (escape(rollout.id), "bold"))
+    echo_pairs(console, pairs, indent=_INDENT)
 
 
 def show_rollout(
-    console: Console, rollout: Rollout, *, tokens: bool = False, graded: bool = True
+    console: Console, rollout: Rollout, *, tokens: bool = False, with_reward: bool = True
 ) -> None:
     """Print the attempts of a rollout, the earlier ones only with their failures.
 
     The reward is printed if `with_reward` is True.
     """
     for attempt in rollout.attempts[:-1]:
-        say(console, (f"\nattempt {attempt.index}: {attempt.status.value}", "bold"))
+        echo(console, (f"\nattempt {attempt.index}: {attempt.status.value}", "bold"))
         _show_failure(console, attempt)
-    _show_attempt(console, rollout.last, tokens, graded)
+    _show_attempt(console, rollout.last, tokens, with_reward)
 
 
 def show_training(console: Console, rows: Sequence[TrainingRow], *, tokens: bool = False) -> None:
@@ -74,13 +74,13 @@ def show_training(console: Console, rows: Sequence[TrainingRow], *, tokens: bool
         policy = "" if row.policy == POLICY else f", policy {escape(row.policy)}"
         credit = "" if row.advantages is None else " on average"
         message = f"{number(row.advantage)}{credit} ({row.tokens} trained tokens{policy})"
-        facts(console, [("advantage", message)])
+        echo_pairs(console, [("advantage", message)])
         if tokens and row.logprobs is not None:
-            logprobs, entropies = row.numbers("logprobs") or (), row.numbers("entropies") or ()
+            logprobs, entropies = row.values("logprobs") or (), row.values("entropies") or ()
             mean, entropy = sum(logprobs) / len(logprobs), sum(entropies) / len(entropies)
             text = f"trainer: logprob mean {mean:.4f}, lowest {min(logprobs):.4f}"
             text += f"; entropy mean {entropy:.4f}"
-            if (weights := row.numbers("importance_weights")) is not None:
+            if (weights := row.values("importance_weights")) is not None:
                 text += f"; importance weight {min(weights):.3f} to {max(weights):.3f}"
             _print(console, text, "dim")
 
@@ -105,12 +105,12 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, with_reward:
         if history and not prefixes:
             edited = any(message.role in ("assistant", "tool") for message in new)
             reason = "the history was rewritten" if edited else "another conversation begins"
-            say(console, (f"\n{reason}; the call was sent:", "yellow"))
+            echo(console, (f"\n{reason}; the call was sent:", "yellow"))
         tools |= {c.id: c.name for m in (*new, call.reply) for c in m.tool_calls}
         for message in new:
             if message.role != "tool":
                 observed = attempt.info is not None and turn > 1
-                say(console, (f"\n{'observation' if observed else escape(message.role)}", "bold"))
+                echo(console, (f"\n{'observation' if observed else escape(message.role)}", "bold"))
                 _print(console, message.content or "")
                 _show_calls(console, message)
                 continue
@@ -123,23 +123,23 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, with_reward:
     for result in attempt.tool_results:
         if result.call_id not in lines:
             _show_result(console, result.text, result)
-    say(console)
+    echo(console)
     text, name = attempt.final_text, "last reply" if attempt.answer is None else "answer"
     pairs = [("answer", "none") if text is None else (name, text)]
     pairs += [("reward", format_reward(attempt.reward))] * with_reward
     pairs += [("info", json.dumps(attempt.info, ensure_ascii=False))] * bool(attempt.info)
     pairs += [("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s")]
-    facts(console, pairs)
+    echo_pairs(console, pairs)
     _show_failure(console, attempt)
 
 
 def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
     sampled = call.sampled
     agent = "" if call.agent == "main" else f", {escape(call.agent)}"
-    count = f"{counted(len(sampled.token_ids), 'token')}, " if sampled.token_ids else ""
+    count = f"{pluralize(len(sampled.token_ids), 'token')}, " if sampled.token_ids else ""
     earned = "" if call.reward is None else f", reward {number(call.reward)}"
     message = f"  {count}{sampled.stop_reason.value}{agent}{earned}"
-    say(console, (f"\nturn {turn}", "bold cyan"), (message, "dim"))
+    echo(console, (f"\nturn {turn}", "bold cyan"), (message, "dim"))
     if call.reply.content:
         _print(console, call.reply.content)
     _show_calls(console, call.reply)
@@ -180,7 +180,7 @@ def _show_failure(console: Console, attempt: Attempt) -> None:
     failure = attempt.failure
     if failure is None:
         return
-    say(console, (f"failed, {format_cause(failure.cause)}: ", "bold red"), escape(failure.message))
+    echo(console, (f"failed, {format_cause(failure.cause)}: ", "bold red"), escape(failure.message))
     if failure.traceback:
         _print(console, user_traceback(failure.traceback).rstrip(), "dim")
 
@@ -192,17 +192,17 @@ def _print(console: Console, text: str, style: str = "") -> None:
         console.print(Padding(Text(escaped, style=style), (0, 0, 0, _INDENT)))
         return
     for line in escaped.split("\n"):
-        say(console, " " * _INDENT, (line, style))
+        echo(console, " " * _INDENT, (line, style))
 
 
 # ---------------------------------------------------------------- lists
 
 
-def show_one(console: Console, prefix: str, run: str | None, tokens: bool, content: bool) -> None:
+def show_by_id(console: Console, prefix: str, run: str | None, tokens: bool, content: bool) -> None:
     """Print the rollout whose ID begins with `prefix`, from the given run or from any run; with
     `content`, all attributes of its spans. Raises `StoreError` if several rollouts match,
     `RunError` if no rollout matches."""
-    folders = every() if run is None else [find(run)]
+    folders = list_runs() if run is None else [find(run)]
     # The whole id ends with the name of its run.
     folders.sort(key=lambda folder: not prefix.endswith(f"_{folder.name}"))
     rollout, holder = _find_rollout(prefix, folders)
@@ -213,10 +213,10 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
         trained = store.training_rows(run_id, rollout_id=rollout.id)
     show_training(console, trained, tokens=tokens)
     tree = rollout_trees(rollout, recorded, content=content)[-1]  # of the last attempt
-    say(console, ("\nTrace ", "bold"), (tree.span.trace_id, "dim"))
+    echo(console, ("\nTrace ", "bold"), (tree.span.trace_id, "dim"))
     _show_span(console, tree, "", "", tree.span.start_ns, content)
     command = f"tutelage show {rollout.id} --run {shlex.quote(format_path(holder.path))}"
-    say(console, ("\nThis rollout:", "bold"), f" {command}")
+    echo(console, ("\nThis rollout:", "bold"), f" {command}")
 
 
 def show_dry_run(console: Console, rollout: Rollout, note: str = "") -> None:
@@ -224,34 +224,34 @@ def show_dry_run(console: Console, rollout: Rollout, note: str = "") -> None:
     show_header(console, rollout)
     show_rollout(console, rollout)
     if note:
-        prose(console, f"\n{note}", "yellow")
-    say(console, "\nDry run: one task was played and nothing was trained or written.")
+        echo_text(console, f"\n{note}", "yellow")
+    echo(console, "\nDry run: one task was played and nothing was trained or written.")
     if rollout.last.failure is not None:
         raise typer.Exit(1)
 
 
-def show_stored(console: Console, folder: RunFolder) -> None:
+def show_stored_rollouts(console: Console, folder: RunFolder) -> None:
     """Print the number of stored rollouts, the causes of failures, and a few rollouts."""
     if folder.store_address() is None:
         return
     with open_run(folder) as (store, run_id):
         failed = store.failures(run_id, status=RolloutStatus.FAILED)
         causes = [f"{number(f.number)} {format_cause(str(f.cause))}" for f in failed] or ["none"]
-        stored = counted(store.count(run_id), "rollout")
-        say(console)
-        facts(console, [("stored", stored), ("failed", ", ".join(causes))])
+        stored = pluralize(store.count(run_id), "rollout")
+        echo(console)
+        echo_pairs(console, [("stored", stored), ("failed", ", ".join(causes))])
         rollouts = [r for mode in Mode for r in store.rollouts(run_id, mode=mode, limit=_PER_MODE)]
         rollouts += store.rollouts(run_id, status=RolloutStatus.FAILED, limit=1)
     if not rollouts:
         return
     path = format_path(folder.path)
-    say(console, ("\nA few rollouts", "bold"))
-    rollout_lines(console, rollouts)
-    say(console, ("\nOne turn by turn:", "bold"), f" tutelage show {rollouts[-1].id} --run {path}")
-    say(console, ("More:", "bold"), f" tutelage show {path} --rollouts 50 [--step N] [--failed]")
+    echo(console, ("\nA few rollouts", "bold"))
+    print_rollouts(console, rollouts)
+    echo(console, ("\nOne turn by turn:", "bold"), f" tutelage show {rollouts[-1].id} --run {path}")
+    echo(console, ("More:", "bold"), f" tutelage show {path} --rollouts 50 [--step N] [--failed]")
 
 
-def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
+def print_rollouts(console: Console, rollouts: Iterable[Rollout]) -> None:
     """Print two lines per rollout: its status, and its question with its answer."""
     for rollout in {rollout.id: rollout for rollout in rollouts}.values():
         last, reward = rollout.last, rollout.reward
@@ -259,15 +259,15 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
         grade = "" if reward is None else f"reward {number(reward.value)}"
         message = f"  {grade:<9} {escape(end):<13} step {rollout.step} "
         name = rollout.label or rollout.mode.value
-        message += one_line(name, max(10, console.width - 14 - len(message)))
+        message += shorten(name, max(10, console.width - 14 - len(message)))
         # Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix.
-        say(console, (rollout.id[:14], "bold"), message.rstrip())
+        echo(console, (rollout.id[:14], "bold"), message.rstrip())
         width, text = max(20, console.width - 4), last.final_text
-        answer = one_line("none" if text is None else text, width // 3)
-        question = one_line(rollout.task.title, width - len(answer) - 4)
-        say(console, (f"    {question} -> {answer}", "dim"))
+        answer = shorten("none" if text is None else text, width // 3)
+        question = shorten(rollout.task.title, width - len(answer) - 4)
+        echo(console, (f"    {question} -> {answer}", "dim"))
         if last.failure is not None:
-            say(console, (f"    {one_line(last.failure.message, 300)}", "dim"))
+            echo(console, (f"    {shorten(last.failure.message, 300)}", "dim"))
 
 
 def _find_rollout(prefix: str, folders: Sequence[RunFolder]) -> tuple[Rollout, RunFolder]:
@@ -315,18 +315,18 @@ def _show_span(
         texts += map(str, reasons)
     failed = span.status == "error"
     if failed:
-        texts.append(f"failed: {one_line(attributes.get(names.ERROR_TYPE, 'error'), 40)}")
+        texts.append(f"failed: {shorten(attributes.get(names.ERROR_TYPE, 'error'), 40)}")
     title = (escape(span.name), "red" if failed else "")
     message = f"  {escape(', '.join(texts))}" if texts else ""
-    say(console, " " * _INDENT + prefix, title, (message, "dim"))
+    echo(console, " " * _INDENT + prefix, title, (message, "dim"))
     margin = " " * _INDENT + indent + ("│ " if node.children else "  ")
     for event in span.events:
         if (message := _format_event(event.name, event.attributes)) is not None:
-            say(console, margin, (message, "cyan"))
+            echo(console, margin, (message, "cyan"))
     width = max(40, console.width - len(margin) - 4)
     for name, value in attributes.items() if content else ():
         if name not in _KNOWN:
-            say(console, margin, (one_line(f"{name} = {value}", width), "dim"))
+            echo(console, margin, (shorten(f"{name} = {value}", width), "dim"))
     for child in node.children:
         branch, spaces = ("└ ", "  ") if child is node.children[-1] else ("├ ", "│ ")
         _show_span(console, child, indent + branch, indent + spaces, start_ns, content)
@@ -342,10 +342,10 @@ def _format_event(name: str, attributes: Any) -> str | None:
         return escape(text + (f" ({label})" if label else ""))
     if name == names.EXCEPTION:
         kind = attributes.get(names.EXCEPTION_TYPE, "exception")
-        return one_line(f"{kind}: {attributes.get(names.EXCEPTION_MESSAGE, '')}", 100)
+        return shorten(f"{kind}: {attributes.get(names.EXCEPTION_MESSAGE, '')}", 100)
     if name == names.DECISION:
         if names.RESPONSE_ID in attributes:
             return None  # the call stands below
         model, error = (attributes.get(n, "") for n in (names.REQUEST_MODEL, names.ERROR_TYPE))
-        return one_line(" ".join(f"{attributes.get(names.ACTION)} {model} {error}".split()), 100)
-    return one_line(name, 100)
+        return shorten(" ".join(f"{attributes.get(names.ACTION)} {model} {error}".split()), 100)
+    return shorten(name, 100)

@@ -37,13 +37,13 @@ def runs(
     ] = Path("runs"),
 ) -> None:
     """List the runs, newest first."""
-    from tutelage.cli.console import escape, output, plain_table, prose, say
-    from tutelage.runs.folder import every
+    from tutelage.cli.console import echo, echo_text, escape, output, plain_table
+    from tutelage.runs.folder import list_runs
 
     console = output()
-    folders = every(below)
+    folders = list_runs(below)
     if not folders:
-        say(console, f"No runs below {str(below)!r} yet. Start with: tutelage train math")
+        echo(console, f"No runs below {str(below)!r} yet. Start with: tutelage train math")
         return
     lines = [_describe_run(folder, time.time()) for folder in folders]
     widths = {n: 2 + max(len(n), *(len(escape(line[n])) for line in lines)) for n in lines[0]}
@@ -59,7 +59,7 @@ def runs(
         table.add_row(*(escape(line[name]) for name in columns))
     console.print(table)
     if hidden := [name for name in widths if name not in columns]:
-        prose(console, f"left out in this width: {', '.join(hidden)}", "dim")
+        echo_text(console, f"left out in this width: {', '.join(hidden)}", "dim")
 
 
 def _describe_run(folder: RunFolder, now: float) -> dict[str, str]:
@@ -111,16 +111,16 @@ def format_disk_use(path: Path) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
-def say_state(console: Console, folder: RunFolder) -> None:
+def print_state(console: Console, folder: RunFolder) -> None:
     """Print that an unfinished run is running, or how to resume it."""
-    from tutelage.cli.console import say
+    from tutelage.cli.console import echo
     from tutelage.runs.folder import is_locked
     from tutelage.runs.resume_hint import resume_hint
 
     if is_locked(folder):
-        say(console, "It is running now.")
+        echo(console, "It is running now.")
     else:
-        say(console, "It was stopped. ", resume_hint(folder.path))
+        echo(console, "It was stopped. ", resume_hint(folder.path))
 
 
 def read_last_lines(path: Path) -> list[dict[str, Any]]:
@@ -150,8 +150,8 @@ def _format_tests(result: dict[str, Any]) -> dict[str, str]:
     sampled = [read_evaluation(result, f"{when}_sampled") for when in ("before", "after")]
     greedy = [] if any(sampled) else [read_evaluation(result, "after_greedy")]
     tests = [m for m in (*sampled, *greedy) if m is not None]
-    success = " -> ".join(f"{100 * v:.0f}" for m in tests if (v := SUCCESS.of(m)) is not None)
-    rewards = " -> ".join(f"{v:.2f}" for m in tests if (v := REWARD.of(m)) is not None)
+    success = " -> ".join(f"{100 * v:.0f}" for m in tests if (v := SUCCESS.value_of(m)) is not None)
+    rewards = " -> ".join(f"{v:.2f}" for m in tests if (v := REWARD.value_of(m)) is not None)
     pairs = [f"{m.judged}/{m.rollouts} judged" for m in tests if m.judged != m.rollouts]
     counts = pairs or sorted({str(m.rollouts) for m in tests if m.rollouts is not None})
     shared = count_shared(result) if tests else 0

@@ -74,7 +74,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a model to any client of OpenAI or Anthropic."""
-    from tutelage.cli.console import facts, messages, output, say
+    from tutelage.cli.console import echo, echo_pairs, messages, output
     from tutelage.gateway import Gateway
     from tutelage.gateway.call_log import CallLog
     from tutelage.tracing.ingest import ingest_traces
@@ -97,7 +97,7 @@ def serve(
     if length := getattr(client, "max_length", None):
         tokens += f", context {length:,}"
     gateway.app.on_traces = partial(
-        ingest_traces, (lambda run, spans: None) if log is None else log.spans, "serve"
+        ingest_traces, (lambda run, spans: None) if log is None else log.log_spans, "serve"
     )
     with ExitStack() as stack:
         if log is not None:
@@ -119,13 +119,13 @@ def serve(
         console = output()
         # Lines for a shell, which a script can read too.
         for api, url in (("OPENAI", f"{gateway.url}/v1"), ("ANTHROPIC", gateway.url)):
-            say(console, f"export {api}_BASE_URL={url}")
-            say(console, f"export {api}_API_KEY={key}")
+            echo(console, f"export {api}_BASE_URL={url}")
+            echo(console, f"export {api}_API_KEY={key}")
         console.file.flush()
-        facts(messages(), [("tokens", tokens)])
-        say(messages(), (f"serving {name}; stop with Ctrl-C", "dim"))
+        echo_pairs(messages(), [("tokens", tokens)])
+        echo(messages(), (f"serving {name}; stop with Ctrl-C", "dim"))
         try:
-            while gateway.serving:  # Ctrl-C, SIGTERM and SIGHUP interrupt it
+            while gateway.is_serving:  # Ctrl-C, SIGTERM and SIGHUP interrupt it
                 time.sleep(0.5)
         finally:
             attempt_session.stop()
@@ -155,7 +155,7 @@ def _make_client(target: str | None, options: _ServeOptions, gateway: Gateway) -
 
         return ScriptedClient(Script.load(scripted), seeds=seeds, keep=_CALLS_KEPT)
     if upstream is not None:
-        from tutelage.config.api_keys import api_key_of
+        from tutelage.config.api_keys import read_api_key
         from tutelage.engine.endpoint import check_url
         from tutelage.gateway.forward import Upstream
 
@@ -163,16 +163,16 @@ def _make_client(target: str | None, options: _ServeOptions, gateway: Gateway) -
             url = check_url(upstream)
         except ConfigError as error:
             raise ConfigError(f"--upstream: {error}") from error
-        key = api_key_of(os.environ, "OPENAI_API_KEY")
+        key = read_api_key(os.environ, "OPENAI_API_KEY")
         defaults = options.model_dump(include={"temperature"}, exclude_none=True)
         return Upstream(url, key, str(target), seeds=seeds, defaults=defaults)
     gateway.check_address()
     fetch(target)
     with show_status("loading the model ..."):
-        from tutelage.evaluate.targets import load_served
+        from tutelage.evaluate.targets import load_chat_client
 
         slots, length = options.slots or _SLOTS, options.max_length
-        return load_served(str(target), slots=slots, max_length=length, seed=options.seed or 0)
+        return load_chat_client(str(target), slots=slots, max_length=length, seed=options.seed or 0)
 
 
 def _read_secret(options: _ServeOptions) -> str | None:

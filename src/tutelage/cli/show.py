@@ -40,10 +40,10 @@ def show(
     options: _ShowOptions,
 ) -> None:
     """Show what a run did, or one rollout turn by turn."""
-    from tutelage.cli.console import format_path, output, say
+    from tutelage.cli.console import echo, format_path, output
     from tutelage.cli.kinds import find_view
-    from tutelage.cli.rollout_view import rollout_lines, show_one
-    from tutelage.errors import counted
+    from tutelage.cli.rollout_view import print_rollouts, show_by_id
+    from tutelage.errors import pluralize
     from tutelage.runs.folder import find
     from tutelage.runs.stored import open_run
     from tutelage.types import RolloutStatus
@@ -57,18 +57,18 @@ def show(
             if "several" in str(error) or not name.startswith(ROLLOUT_PREFIX):
                 raise
     if folder is None:
-        show_one(console, name, run, options.tokens, options.content)
+        show_by_id(console, name, run, options.tokens, options.content)
     elif options.rollouts is not None or step is not None or options.failed:
         status = RolloutStatus.FAILED if options.failed else None
         with open_run(folder) as (store, run_id):
             limit = options.rollouts or 20
             chosen = list(store.rollouts(run_id, step=step, status=status, limit=limit))
-            rollout_lines(console, chosen)
+            print_rollouts(console, chosen)
             count = store.count(run_id, step=step, status=status)
-        matches = f"{counted(count, 'rollout')} {'matches' if count == 1 else 'match'}"
-        say(console, (matches, "dim"))
+        matches = f"{pluralize(count, 'rollout')} {'matches' if count == 1 else 'match'}"
+        echo(console, (matches, "dim"))
         if chosen:
             command = f"tutelage show {chosen[-1].id} --run {format_path(folder.path)}"
-            say(console, ("One turn by turn:", "bold"), f" {command}")
+            echo(console, ("One turn by turn:", "bold"), f" {command}")
     else:
         find_view(folder).show(console, folder)

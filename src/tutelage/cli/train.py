@@ -178,25 +178,25 @@ def train(
     from tutelage.cli.console import fetch, show_status
 
     with show_status("loading torch ..."):
-        from tutelage.policy.machine import machine_facts
+        from tutelage.policy.machine import detect_machine
         from tutelage.weights.config import resolve
-        from tutelage.weights.process_group import in_step, launched
+        from tutelage.weights.process_group import get_group, run_on_all
 
-    group = launched()
-    machine = machine_facts()
-    resolved = in_step(
+    group = get_group()
+    machine = detect_machine()
+    resolved = run_on_all(
         group,
         lambda: resolve(
             recipe, overrides, machine=machine, flags=convert_prompt_flags(values), file=config
         ),
     )
-    in_step(group, lambda: fetch(resolved.config.model.path))
+    run_on_all(group, lambda: fetch(resolved.config.model.path))
     if not dry_run:
         from tutelage.cli.job import run_job
         from tutelage.runs.folder import RunFolder
         from tutelage.weights import jobs
 
-        folder = RunFolder(group.agree(lambda: _create_run_folder(resolved)))
+        folder = RunFolder(group.broadcast(lambda: _create_run_folder(resolved)))
         run_job(folder, partial(jobs.train, resolved, folder), group.rank)
     elif group.rank == 0:
         _dry_run(resolved, options.all)
@@ -235,25 +235,25 @@ def _check_recipe(recipe: str) -> None:
 
 def _create_run_folder(resolved: Resolved) -> Path:
     """Create the run folder if necessary and return its path; warn about keys without effect."""
-    from tutelage.runs.folder import folder_at, place_of
-    from tutelage.weights.paths import continued
+    from tutelage.runs.folder import open_folder, run_path
+    from tutelage.weights.paths import find_resumable
 
     # The job itself notes the warnings.
     for line in _list_unused(resolved):
         typer.echo(line, err=True)
     config, name = resolved.config, resolved.config.trainer.experiment_name
-    if config.output is None and (path := continued(resolved)) is not None:
+    if config.output is None and (path := find_resumable(resolved)) is not None:
         typer.echo(f"Continuing {path}, the run of this name", err=True)
-        return folder_at(path).path
+        return open_folder(path).path
     recipe = "environment" if config.environment.name else config.recipe
-    path = place_of(config.output, recipe, name)
+    path = run_path(config.output, recipe, name)
     if config.output is None and name is not None and path.name != name.replace("/", "-"):
         typer.echo(f"There is a run of the name {name!r} already, so this is {path}", err=True)
-    return folder_at(path).path
+    return open_folder(path).path
 
 
 def _dry_run(resolved: Resolved, all_keys: bool) -> None:
-    from tutelage.cli.console import messages, output, prose, say, show_status
+    from tutelage.cli.console import echo, echo_text, messages, output, show_status
     from tutelage.errors import TutelageError
     from tutelage.weights import jobs
     from tutelage.weights.sft import SFTPreview
@@ -266,24 +266,24 @@ def _dry_run(resolved: Resolved, all_keys: bool) -> None:
             rollout = jobs.dry_run(resolved, notes.append)
     except TutelageError:
         for note in notes:
-            prose(messages(), note)
+            echo_text(messages(), note)
         raise
     if not isinstance(rollout, SFTPreview):
         _show_dry_run(rollout, resolved, notes, all_keys)
         return
     console = output()
     _show_table(console, resolved, notes, all_keys)
-    say(console)
+    echo(console)
     _show_preview(console, rollout)
 
 
 def _show_dry_run(rollout: Rollout, resolved: Any, notes: Sequence[str], all_keys: bool) -> None:
-    from tutelage.cli.console import output, say
+    from tutelage.cli.console import echo, output
     from tutelage.cli.rollout_view import show_dry_run
 
     console, remark = output(), ""
     _show_table(console, resolved, notes, all_keys)
-    say(console)
+    echo(console)
     if resolved.config.model.path is None:
         first = "" if resolved.config.data.train_files else ", with a cold start first"
         remark = "The model is new and still random, so its text is noise; training teaches it"
@@ -298,18 +298,18 @@ def _train_agent(
     from tutelage.agents.loading import load_agent
     from tutelage.cli.console import fetch, show_status
     from tutelage.cli.job import run_job
-    from tutelage.runs.folder import RunFolder, place_of
+    from tutelage.runs.folder import RunFolder, run_path
     from tutelage.runs.progress import Progress
 
     with show_status("loading torch ..."):
-        from tutelage.trainer.agent_file import keys_of, make_trainer, merge_file
-        from tutelage.weights.process_group import in_step, launched
+        from tutelage.trainer.agent_file import collect_keys, make_trainer, merge_file
+        from tutelage.weights.process_group import get_group, run_on_all
 
-    group, dry = launched(), options.dry_run
-    flags = in_step(group, lambda: merge_file(flags, options.config))
-    agent, _ = in_step(group, lambda: load_agent(reference))
-    in_step(group, lambda: fetch(flags.get("model")))
-    keys = in_step(group, lambda: keys_of(overrides, flags, options.config))
+    group, dry = get_group(), options.dry_run
+    flags = run_on_all(group, lambda: merge_file(flags, options.config))
+    agent, _ = run_on_all(group, lambda: load_agent(reference))
+    run_on_all(group, lambda: fetch(flags.get("model")))
+    keys = run_on_all(group, lambda: collect_keys(overrides, flags, options.config))
     if dry and group.rank:
         return
     if dry:
@@ -318,7 +318,7 @@ def _train_agent(
             (rollout,) = trainer.dev(reference, n=1).rollouts
         _show_dry_run(rollout, keys.resolved, (), options.all)
         return
-    path = group.agree(lambda: place_of(flags.get("output"), agent.name))
+    path = group.broadcast(lambda: run_path(flags.get("output"), agent.name))
 
     def job(progress: Progress) -> dict[str, Any]:
         return make_trainer(keys, flags, path, progress).fit(reference).details
@@ -328,29 +328,29 @@ def _train_agent(
 
 def _show_preview(console: Console, preview: SFTPreview) -> None:
     """Print the first demonstration, with trained tokens highlighted, and the size of the data."""
-    from tutelage.cli.console import escape, facts, number, say
-    from tutelage.errors import counted
+    from tutelage.cli.console import echo, echo_pairs, escape, number
+    from tutelage.errors import pluralize
 
     # A pipe, a file and a terminal without colours say it in marks.
     coloured = console.color_system is not None and not console.no_color
     mark = "is green" if coloured else "stands between >>> and <<<"
-    say(console, (f"The first demonstration; what is trained {mark}", "bold"))
+    echo(console, (f"The first demonstration; what is trained {mark}", "bold"))
     for text, trained in preview.pieces:
         marked = escape(text) if coloured or not trained else f">>>{escape(text)}<<<"
-        say(console, (marked, "green" if trained else "dim"))
-    say(console)
-    rows = f"{counted(preview.rows, 'row')}, {counted(preview.tokens, 'token')}"
+        echo(console, (marked, "green" if trained else "dim"))
+    echo(console)
+    rows = f"{pluralize(preview.rows, 'row')}, {pluralize(preview.tokens, 'token')}"
     size = f"{rows}, {number(preview.trained)} of them trained, longest row {preview.longest}"
-    bound = "until the time limit" if preview.steps is None else counted(preview.steps, "step")
+    bound = "until the time limit" if preview.steps is None else pluralize(preview.steps, "step")
     loss = f"{preview.loss:.3f} nats a token on the first batch, untrained"
-    facts(console, [("read", size), ("run", bound), ("loss", loss)])
-    say(console, "\nDry run: nothing was trained or written.")
+    echo_pairs(console, [("read", size), ("run", bound), ("loss", loss)])
+    echo(console, "\nDry run: nothing was trained or written.")
 
 
 def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_keys: bool) -> None:
     """Print the keys that were set or derived, or with `all_keys` all keys, with values and
     origins, then notes, warnings and keys without effect."""
-    from tutelage.cli.console import prose, say, show_keys
+    from tutelage.cli.console import echo, echo_text, show_keys
 
     rows = [
         (key, value, "; ".join(text for text in (origin, note) if text not in _UNSET))
@@ -358,10 +358,10 @@ def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_
     ]
     show_keys(console, rows, all_keys)
     for line in notes:
-        say(console)
-        prose(console, line)
+        echo(console)
+        echo_text(console, line)
     for line in (*(f"Warning: {text}" for text in resolved.warnings), *_list_unused(resolved)):
-        prose(console, line, "yellow")
+        echo_text(console, line, "yellow")
 
 
 def _list_unused(resolved: Resolved) -> list[str]:

@@ -73,8 +73,8 @@ def validate(
 
 def _show_probes(console: Console, probes: list[Probe], reward: str, tasks: int) -> None:
     """Print a table of the checks, then the failed checks with examples and advice."""
-    from tutelage.cli.console import number, one_line, plain_table, say
-    from tutelage.errors import counted
+    from tutelage.cli.console import echo, number, plain_table, shorten
+    from tutelage.errors import pluralize
 
     table = plain_table("check", "tried", "verdict", right=("tried",))
     for probe in probes:
@@ -83,13 +83,13 @@ def _show_probes(console: Console, probes: list[Probe], reward: str, tasks: int)
     console.print(table)
     failed = [probe for probe in probes if not probe.passed]
     for probe in failed:
-        say(console, (f"\n{probe.name}", "bold"), f": {probe.expected}")
+        echo(console, (f"\n{probe.name}", "bold"), f": {probe.expected}")
         for trial in probe.broken[:_SHOWN]:
             earned = "failed" if trial.reward is None else f"earned {number(trial.reward)}"
             if trial.problem is not None:
-                earned += f" ({one_line(trial.problem, 100)})"
-            say(console, f"  {one_line(trial.text, 60)!r} {earned}", (f"  {trial.task.id}", "dim"))
-        say(console, f"  To fix: {probe.advice}.")
+                earned += f" ({shorten(trial.problem, 100)})"
+            echo(console, f"  {shorten(trial.text, 60)!r} {earned}", (f"  {trial.task.id}", "dim"))
+        echo(console, f"  To fix: {probe.advice}.")
     fails = f"fails {len(failed)} of {len(probes)} checks."
-    passes = f"passes all checks on {counted(tasks, 'task')}."
-    say(console, f"\nThe reward {reward!r} {fails if failed else passes}")
+    passes = f"passes all checks on {pluralize(tasks, 'task')}."
+    echo(console, f"\nThe reward {reward!r} {fails if failed else passes}")

@@ -29,26 +29,26 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
     from tutelage.cli.job import run_job
     from tutelage.trainer.agent_file import resume_agent
     from tutelage.weights import jobs
-    from tutelage.weights.process_group import launched
+    from tutelage.weights.process_group import get_group
 
     resumed = jobs.resume if folder.own_agent()[0] is None else resume_agent
 
     def job(progress: Progress) -> dict[str, Any]:
         return resumed(folder, progress, allow_changes=allow_changes)
 
-    run_job(folder, job, launched().rank)
+    run_job(folder, job, get_group().rank)
 
 
 def show(console: Console, folder: RunFolder) -> None:
     """Print the settings, the phases, the outcome, and a few rollouts."""
-    from tutelage.cli.console import facts, say
+    from tutelage.cli.console import echo, echo_pairs
     from tutelage.cli.outcome import show_outcome
-    from tutelage.cli.rollout_view import show_stored
-    from tutelage.cli.runs import say_state
+    from tutelage.cli.rollout_view import show_stored_rollouts
+    from tutelage.cli.runs import print_state
     from tutelage.config import Resolved
 
     result = folder.read_result()
-    say(console, ("Run ", "bold"), (folder.name, "bold"))
+    echo(console, ("Run ", "bold"), (folder.name, "bold"))
     try:
         resolved = Resolved.from_json(folder.config.read_text(encoding="utf-8"))
         config = resolved.config
@@ -59,16 +59,16 @@ def show(console: Console, folder: RunFolder) -> None:
             f"{key}={value}" for key, value, origin, _ in table if not origin.startswith(prefixes)
         ]
         pairs = [("recipe", f"{config.recipe}, {rule}, seed {config.seed}")]
-        facts(console, [*pairs, *(("set", text) for text in changed)], indent=2)
+        echo_pairs(console, [*pairs, *(("set", text) for text in changed)], indent=2)
     except ConfigError as error:
-        say(console, (f"  the configuration cannot be read: {error}", "yellow"))
+        echo(console, (f"  the configuration cannot be read: {error}", "yellow"))
     _show_phases(console, folder.read_metrics())
-    say(console)
+    echo(console)
     if result is None:
-        say_state(console, folder)
+        print_state(console, folder)
     else:
         show_outcome(console, folder, result)
-    show_stored(console, folder)
+    show_stored_rollouts(console, folder)
 
 
 def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:

@@ -79,7 +79,7 @@ def canonical_key(spelling: str, value: Any) -> str:
         raise ConfigIssue(
             spelling, value, "this is a section, not a key", f"Set one of its keys: {first}=..."
         )
-    match = nearest(spelling)
+    match = find_nearest(spelling)
     fix = f"Did you mean {match!r}?" if match else "`tutelage config` lists every key."
     raise ConfigIssue(spelling, value, "unknown key", fix)
 
@@ -92,7 +92,7 @@ def canonical_section(spelling: str) -> str | None:
     return name[:-1] if name[:-1] in section_names() else None
 
 
-def nearest(spelling: str) -> str | None:
+def find_nearest(spelling: str) -> str | None:
     """Return the known key that is most similar to an unknown one; None if no key is similar."""
     if slip := difflib.get_close_matches(spelling, all_spellings(), n=1, cutoff=0.85):
         return slip[0]
@@ -109,7 +109,7 @@ def nearest(spelling: str) -> str | None:
 
 
 @cache
-def spellings(key: str) -> tuple[str, ...]:
+def list_aliases(key: str) -> tuple[str, ...]:
     """Return the aliases of a canonical key, sorted."""
     by_name = {name for name, target in NAMES.items() if target == key}
     by_prefix = {
@@ -123,7 +123,7 @@ def spellings(key: str) -> tuple[str, ...]:
 @cache
 def all_spellings() -> tuple[str, ...]:
     """Return all canonical keys, then all aliases."""
-    return (*leaf_fields(), *(name for key in leaf_fields() for name in spellings(key)))
+    return (*leaf_fields(), *(name for key in leaf_fields() for name in list_aliases(key)))
 
 
 def _find_key(spelling: str) -> str | None:

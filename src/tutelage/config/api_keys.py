@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from tutelage.errors import ConfigError
 
 
-def api_key_of(env: Mapping[str, str], *names: str) -> str | None:
+def read_api_key(env: Mapping[str, str], *names: str) -> str | None:
     """Return the first API key that is set in the environment variables `names`, or None.
 
     Raises `ConfigError` for a key that a header cannot carry.

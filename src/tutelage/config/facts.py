@@ -26,15 +26,15 @@ class Machine:
     vllm: bool = False
     """True if the trainer's environment has vLLM."""
 
-    def device_of(self, config: RunConfig) -> Literal["cpu", "cuda"]:
+    def training_device(self, config: RunConfig) -> Literal["cpu", "cuda"]:
         """Return the training device: `trainer.device`, or for `auto` a GPU if one is visible."""
         has_gpu = config.trainer.device == "auto" and self.cuda_devices
         return "cuda" if has_gpu or config.trainer.device == "cuda" else "cpu"
 
-    def placed_ranks(self, config: RunConfig) -> int:
+    def count_ray_ranks(self, config: RunConfig) -> int:
         """Return the number of ranks started by Ray: one per node or training GPU if Ray is
         configured without a launcher; 1 means that only this process trains."""
-        if self.nodes * self.ranks > 1 or not config.ray_kwargs.ray_init.is_named:
+        if self.nodes * self.ranks > 1 or not config.ray_kwargs.ray_init.is_configured:
             return 1
-        gpus = config.trainer.n_gpus_per_node if self.device_of(config) == "cuda" else None
+        gpus = config.trainer.n_gpus_per_node if self.training_device(config) == "cuda" else None
         return config.trainer.nnodes * (gpus or 1)

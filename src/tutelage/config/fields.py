@@ -49,7 +49,7 @@ def _split_paths(value: Any) -> Any:
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
 
 
-def read_success(text: str) -> tuple[str | None, float | None]:
+def parse_success(text: str) -> tuple[str | None, float | None]:
     """Parse a rule such as `right`, `>=0.5` or `right>=0.5` into a reward part and a minimum.
 
     Raises `ValueError` for any other text.
@@ -70,7 +70,7 @@ def read_success(text: str) -> tuple[str | None, float | None]:
 
 def _check_success(value: Any) -> Any:
     if value is not None:
-        read_success(value if isinstance(value, str) else "")
+        parse_success(value if isinstance(value, str) else "")
     return value
 
 
@@ -145,8 +145,8 @@ class RunSettings(Section):
     changed."""
 
 
-def plain(value: Any) -> Any:
+def tuples_to_lists(value: Any) -> Any:
     """Convert tuples in `value` to lists, as a round trip through JSON does."""
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in cast("Sequence[Any]", value)]
+        return [tuples_to_lists(item) for item in cast("Sequence[Any]", value)]
     return value

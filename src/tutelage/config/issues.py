@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tutelage.config.fields import plain
+from tutelage.config.fields import tuples_to_lists
 from tutelage.errors import ConfigError
 
 
@@ -22,7 +22,7 @@ class ConfigIssue(Exception):
         self.key, self.value, self.reason = key, value, reason
         self.fix, self.origin = fix, origin
 
-    def located(self, origin: str) -> ConfigIssue:
+    def with_origin(self, origin: str) -> ConfigIssue:
         """Return a copy of the problem with the origin of its value."""
         origin = self.origin or origin
         # An option takes no null: it is left out.
@@ -31,13 +31,13 @@ class ConfigIssue(Exception):
 
     def __str__(self) -> str:
         source = f" ({self.origin})" if self.origin else ""
-        return f"{self.key}={plain(self.value)!r}{source}: {self.reason}. {self.fix}"
+        return f"{self.key}={tuples_to_lists(self.value)!r}{source}: {self.reason}. {self.fix}"
 
 
 def raise_issues(problems: Iterable[ConfigIssue], origins: Mapping[str, str] | None = None) -> None:
     """Raise a `ConfigError` that lists all problems, if there are any."""
     origins = origins or {}
-    lines = [str(problem.located(origins.get(problem.key, ""))) for problem in problems]
+    lines = [str(problem.with_origin(origins.get(problem.key, ""))) for problem in problems]
     if len(lines) == 1:
         raise ConfigError(lines[0])
     if lines:

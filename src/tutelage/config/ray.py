@@ -23,7 +23,7 @@ class _RayInitConfig(Section):
     in a training batch. With `trainer.nnodes`: CPUs of the Ray that is started here."""
 
     @property
-    def is_named(self) -> bool:
+    def is_configured(self) -> bool:
         """True if an address or a number of CPUs is set, so that Ray starts the ranks."""
         return self.address is not None or self.num_cpus is not None
 

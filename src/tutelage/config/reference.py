@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from tutelage.config.aliases import spellings
-from tutelage.config.fields import plain
+from tutelage.config.aliases import list_aliases
+from tutelage.config.fields import tuples_to_lists
 from tutelage.config.keys import (
     NO_NAMES,
     Names,
@@ -44,8 +44,8 @@ def reference_rows(names: Names = NO_NAMES) -> list[ReferenceRow]:
             type=" or ".join([*map(repr, names[key]), "FILE.py:name"])
             if key in names
             else value_text(json_schema(key)),
-            default=json.dumps(plain(defaults()[key])),
-            aliases=spellings(key),
+            default=json.dumps(tuples_to_lists(defaults()[key])),
+            aliases=list_aliases(key),
             help=" ".join((field.description or "").split()),
         )
         for key, field in leaf_fields().items()

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from tutelage.config.fields import Section, plain
+from tutelage.config.fields import Section, tuples_to_lists
 from tutelage.config.issues import ConfigIssue, raise_issues
 from tutelage.config.keys import flatten, get, leaf_fields, value_issue
 from tutelage.config.schema import RunConfig
@@ -45,7 +45,7 @@ class Resolved(Section):
         """Return (key, value, origin, note) for every key, in the order of the schema."""
         notes = self.notes | {key: f"unused: {why}" for key, why in self.unused.items()}
         return [
-            (key, plain(get(self.config, key)), self.origin[key], notes.get(key, ""))
+            (key, tuples_to_lists(get(self.config, key)), self.origin[key], notes.get(key, ""))
             for key in leaf_fields()
         ]
 

@@ -38,7 +38,7 @@ from tutelage.config.unused import (
     OTHER_AGGREGATION,
     ROWS_ARE_COUNTED,
     SERVERS_ARE_GIVEN,
-    off,
+    if_off,
 )
 
 Aggregation = Literal[
@@ -69,7 +69,7 @@ class _FilterGroupsConfig(Section):
 
     enable: bool = False
     """Dynamic sampling (DAPO): replace groups with equal rewards by groups of other tasks."""
-    max_num_gen_batches: Annotated[Count, off("algorithm.filter_groups.enable")] = 4
+    max_num_gen_batches: Annotated[Count, if_off("algorithm.filter_groups.enable")] = 4
     """Maximum sampling rounds per step; groups that are still flat then stay, without effect."""
 
 
@@ -108,9 +108,9 @@ class _OverlongBufferConfig(Section):
 
     enable: bool = False
     """Add a negative reward to rollouts close to the response length (DAPO)."""
-    len: Annotated[CountOrZero, off("reward_model.overlong_buffer.enable")] = 0
+    len: Annotated[CountOrZero, if_off("reward_model.overlong_buffer.enable")] = 0
     """Tokens before the response length over which the penalty grows linearly."""
-    penalty_factor: Annotated[NonNegative, off("reward_model.overlong_buffer.enable")] = 1.0
+    penalty_factor: Annotated[NonNegative, if_off("reward_model.overlong_buffer.enable")] = 1.0
     """Penalty at the response length."""
 
 
@@ -298,7 +298,7 @@ class RolloutConfig(Section):
     correction: Annotated[Correction, BY_REWARDS] = "none"
     """Importance-sampling correction of the difference between sampler and trainer; `token_tis`
     unless it is set where the run computes in bfloat16."""
-    correction_cap: Annotated[Positive, BY_REWARDS, off("rollout.correction", "none")] = 2.0
+    correction_cap: Annotated[Positive, BY_REWARDS, if_off("rollout.correction", "none")] = 2.0
     """Maximum importance weight."""
     tensor_model_parallel_size: Annotated[Count, ON_THIS_CPU, NO_VLLM, SERVERS_ARE_GIVEN] = 1
     """GPUs per model replica (tensor parallelism)."""

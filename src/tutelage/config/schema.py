@@ -420,7 +420,7 @@ class RunConfig(RunSettings):
         return self.agent.use_agent and self.agent.tool_choice == "required"
 
     @property
-    def asks_for_tools(self) -> bool:
+    def needs_tools(self) -> bool:
         """True if tools are configured or required, or the tasks of the recipe need tools."""
         return bool(self.agent.tools) or not self.data.train_files or self.needs_calls
 

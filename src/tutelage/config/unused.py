@@ -56,7 +56,7 @@ def if_not_in(reason: str, key: str, *values: object) -> UnusedRule:
     return UnusedRule(reason, lambda run: attrgetter(key)(run) not in values)
 
 
-def off(key: str, value: str | bool = False) -> UnusedRule:
+def if_off(key: str, value: str | bool = False) -> UnusedRule:
     """Return a rule: a configuration key has no effect if `key` has the value for "disabled"."""
     return if_in(f"{key} is {value if isinstance(value, str) else str(value).lower()}", key, value)
 
@@ -64,7 +64,7 @@ def off(key: str, value: str | bool = False) -> UnusedRule:
 ON_THIS_CPU = UnusedRule("the run is on the CPU of this machine", on_cpu=True)
 NODES_ON_THIS_CPU: UnusedRule = UnusedRule(
     ON_THIS_CPU.reason,
-    lambda run: run.trainer.nnodes == 1 or not run.ray_kwargs.ray_init.is_named,
+    lambda run: run.trainer.nnodes == 1 or not run.ray_kwargs.ray_init.is_configured,
     on_cpu=True,
 )
 _LOCAL = "agent.placement is local, and only one rank is configured"
@@ -117,9 +117,9 @@ THOUGHT_IS_SHORTER: UnusedRule = UnusedRule(
     lambda run: (run.agent.max_thinking_tokens or 0) >= run.turn_tokens,
     built_in=True,
 )
-NO_KL_IN_REWARD = off("algorithm.use_kl_in_reward")
-FIXED_KL = off("algorithm.kl_ctrl.type", "fixed")
-NO_KL_LOSS = off("actor.use_kl_loss")
+NO_KL_IN_REWARD = if_off("algorithm.use_kl_in_reward")
+FIXED_KL = if_off("algorithm.kl_ctrl.type", "fixed")
+NO_KL_LOSS = if_off("actor.use_kl_loss")
 NO_REFERENCE = if_in("no KL is enabled, so no reference model is loaded", "needs_reference", False)
 
 NO_VLLM = if_not_in("the engine is not vLLM", "rollout.name", "vllm")

@@ -76,7 +76,7 @@ class TorchProcessGroup(ProcessGroup):
         if size > 1:
             self._rollout_group = dist.new_group(timeout=ROLLOUT_TIMEOUT, backend="gloo")
 
-    def agree(self, compute: Callable[[], Out]) -> Out:
+    def broadcast(self, compute: Callable[[], Out]) -> Out:
         """Call `compute` on rank 0 and return its value on every rank; see `ProcessGroup`.
 
         An error of `compute` ends all ranks.
@@ -119,17 +119,17 @@ class TorchProcessGroup(ProcessGroup):
             else:
                 alone = 1 if sharded else threads
                 reports = super().accumulate(parameters, mine, of, threads=alone)
-                self._reduce_gradients(sharding.replicated(parameters))
+                self._reduce_gradients(sharding.select_replicated(parameters))
         if sharded:
             for network in self._sharded:
                 sharding.release(network)
         return self._gather_results(cast("list[Out]", reports[:count]), len(items))
 
-    def goes_on(self) -> bool:
+    def is_main_alive(self) -> bool:
         """Return True if rank 0 continues after an error on this rank; see `ProcessGroup`."""
         heard: list[None] = []
         listener = threading.Thread(
-            target=lambda: heard.append(self.agree(lambda: None)), name="last-word", daemon=True
+            target=lambda: heard.append(self.broadcast(lambda: None)), name="last-word", daemon=True
         )
         listener.start()
         listener.join(LAST_WORD)
@@ -162,7 +162,7 @@ class TorchProcessGroup(ProcessGroup):
             with self._convert_peer_errors():
                 sharding.publish(sharded_policy, policy, self.rank)
 
-    def share_out(self, optimizer: torch.optim.Optimizer) -> None:
+    def shard_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Shard the loaded state of an optimizer; see `ProcessGroup`."""
         sharding.shard_optimizer(optimizer)
 
@@ -170,13 +170,13 @@ class TorchProcessGroup(ProcessGroup):
         """Copy full values into tensors or into this rank's shards; see `ProcessGroup`."""
         sharding.load(tensors, values)
 
-    def in_parts(self, state: object) -> bool:
+    def has_shards(self, state: object) -> bool:
         """Return True if a state has sharded tensors; see `ProcessGroup`."""
         return sharding.has_shards(state)
 
-    def write_parts(self, folder: Path | None, state: dict[str, Any]) -> None:
+    def write_shards(self, folder: Path | None, state: dict[str, Any]) -> None:
         """Write the shards of all ranks to a folder; see `ProcessGroup`."""
-        there = self.agree(lambda: str(folder))
+        there = self.broadcast(lambda: str(folder))
         with self._convert_peer_errors():
             write(there, state)
 

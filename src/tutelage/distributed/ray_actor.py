@@ -26,13 +26,13 @@ from tutelage.resources import POLICY, NamedResources
 from tutelage.rewards import resolve_reward
 from tutelage.rollouts.manager import RolloutManager
 from tutelage.rollouts.runner import RolloutSpec
-from tutelage.runs.inputs import Tasks, load_tools, offered_tools, reward_of
+from tutelage.runs.inputs import Tasks, load_tools, reward_of, select_tools
 from tutelage.runs.job_inputs import JobInputs
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD
 from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import ingest_traces
-from tutelage.trainer.arguments import remotes_of
+from tutelage.trainer.arguments import to_servers
 from tutelage.types import JSON, Rollout
 from tutelage.weights.config.extensions import load_extensions
 from tutelage.weights.inputs import TrainingInputs
@@ -119,7 +119,7 @@ class _WorkerState:
         config, policies, given = parts.config, parts.policies, None
         policies[FROZEN] = policies[POLICY].copy()
         load_extensions(config)
-        knows_tools = policies[POLICY].codec.knows_tools
+        knows_tools = policies[POLICY].codec.supports_tools
         machine.apply_settings(parts.choice, large=policies[POLICY].network.large)
         if parts.agent is not None:
             n_runners, isolation, own_tasks = parts.play
@@ -130,7 +130,7 @@ class _WorkerState:
                 parts.roles,
                 n_runners=n_runners,
                 isolation=isolation,
-                remote=remotes_of(resources, parts.roles, config),
+                remote=to_servers(resources, parts.roles, config),
             )
             await manager.__aenter__()
             given = JobInputs(
@@ -140,7 +140,7 @@ class _WorkerState:
             config,
             SeedTree(config.seed),
             Tasks((), (), ()),
-            offered_tools(config, load_tools(config), knows_tools=knows_tools),
+            select_tools(config, load_tools(config), supports_tools=knows_tools),
             reward_of(config) if given is None else given.reward or resolve_reward(EMBEDDED_REWARD),
             policies[POLICY],
             parts.choice,

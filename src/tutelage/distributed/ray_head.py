@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from tutelage.distributed.waiting import run_in_thread
-from tutelage.runs.signals import ask_to_end
+from tutelage.runs.signals import request_stop
 
 _CHECK_SECONDS = 2.0
 """Seconds between two checks."""
@@ -35,15 +35,15 @@ class HeadWatch:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def reachable(self) -> bool:
+    def is_reachable(self) -> bool:
         """Return True if the head node answers."""
         return not self.gone and self._can_connect()
 
-    def ask(self, function: Callable[[], object]) -> bool:
+    def call(self, function: Callable[[], object]) -> bool:
         """Call a function that needs the head node, and return False if the head node is lost."""
-        if reachable := self.reachable():
+        if reachable := self.is_reachable():
             try:
-                run_in_thread(function, lambda: not self.reachable())
+                run_in_thread(function, lambda: not self.is_reachable())
             except ConnectionError:
                 return False
         return reachable
@@ -62,9 +62,9 @@ class HeadWatch:
                 self.gone = True
                 break
         if self.gone:
-            ask_to_end(f"{self.reason}.")
+            request_stop(f"{self.reason}.")
             if not self._closed.wait(_END_SECONDS * self._scale):
-                ask_to_end(f"{self.reason}.")
+                request_stop(f"{self.reason}.")
 
     def _can_connect(self) -> bool:
         host, _, port = self.address.rpartition(":")

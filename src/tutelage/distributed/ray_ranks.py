@@ -28,12 +28,12 @@ from tutelage.distributed.process_group import RANK_LOST
 from tutelage.distributed.ray_cluster import remote_message
 from tutelage.distributed.waiting import run_in_thread
 from tutelage.errors import ConfigError, RunError, TutelageError
-from tutelage.policy.machine import OMP, machine_facts
+from tutelage.policy.machine import OMP, detect_machine
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON
 from tutelage.weights import jobs
-from tutelage.weights.process_group import ProcessGroup, launched
+from tutelage.weights.process_group import ProcessGroup, get_group
 
 _RESERVE_SECONDS = 20.0
 """Seconds to wait for free CPUs or GPUs."""
@@ -108,7 +108,7 @@ class _RayRanks:
 
     def _start_actors(self, config: RunConfig) -> None:
         """Start all actors in the bundles of the placement group."""
-        gpu, nodes = machine_facts().device_of(config) == "cuda", config.trainer.nnodes
+        gpu, nodes = detect_machine().training_device(config) == "cuda", config.trainer.nnodes
         each = config.trainer.n_gpus_per_node or 1 if gpu else 1
         self._group = self._reserve_resources(nodes, each, gpu=gpu)
         schedule: Any = importlib.import_module("ray.util.scheduling_strategies")
@@ -175,17 +175,17 @@ class _RayRanks:
         self._watcher.start()
         before = dict(os.environ)
         os.environ.update({**_interface_variables(), **variables[0]})
-        launched.cache_clear()
+        get_group.cache_clear()
         try:
             try:
-                group = run_in_thread(launched, lambda: bool(self._errors), RANK_LOST)
+                group = run_in_thread(get_group, lambda: bool(self._errors), RANK_LOST)
             except ConnectionError as error:
                 raise RunError(RANK_LOST) from error
             yield group
         finally:
             with suppress(Exception):
                 dist.destroy_process_group()
-            launched.cache_clear()
+            get_group.cache_clear()
             os.environ.clear()
             os.environ.update(before)
 
@@ -208,10 +208,10 @@ class _RayRanks:
 
         If the head node is lost, the error names this as the cause.
         """
-        until, reachable = time.monotonic() + _ERROR_SECONDS, self._head.reachable()
+        until, reachable = time.monotonic() + _ERROR_SECONDS, self._head.is_reachable()
         while reachable and not self._errors and time.monotonic() < until:
             time.sleep(_CHECK_SECONDS / 10)
-            reachable = self._head.reachable()
+            reachable = self._head.is_reachable()
         if not reachable:
             raise RunError(f"{self._head.reason}, so the run cannot continue") from lost_error
         for number, error in sorted(self._errors.items()):
@@ -228,8 +228,8 @@ class _RayRanks:
         self._closed.set()
         self._head.close()
         if self._watcher is not None:
-            self._head.ask(self._watcher.join)
-        if self._head.ask(self._kill_all) and self._connected:
+            self._head.call(self._watcher.join)
+        if self._head.call(self._kill_all) and self._connected:
             self._ray.shutdown()
 
     def _kill_all(self) -> None:

@@ -86,7 +86,7 @@ class RayPool:
             self.close()
             raise
 
-    def remarks(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return warnings about differences between workers that may change rollouts."""
         mine = _filter(machine.compute_conditions(self.setting.choice))
         return [
@@ -106,7 +106,7 @@ class RayPool:
         If the head node is lost, Ray ends by itself.
         """
         self._head.close()
-        if not self._head.reachable():
+        if not self._head.is_reachable():
             return
         for worker in self.workers:
             self._kill(worker)
@@ -127,7 +127,7 @@ class RayPool:
             with suppress(Exception):
                 self._ray.kill(worker.actor)
 
-        self._head.ask(kill)
+        self._head.call(kill)
 
     def replace(self, worker: _RayActor) -> bool:
         """Replace a lost worker. Returns False if the worker was replaced before."""
@@ -180,7 +180,7 @@ class RayPlacement(LocalPlacement):
     def _put_weights(self, name: str) -> tuple[int, list[Any]]:
         policy, known = self._policies(name), self._references.get(name)
         if known is None or known[0] != policy.version:
-            tensors = {n: t.detach().cpu() for n, t in policy.named()}
+            tensors = {n: t.detach().cpu() for n, t in policy.named_tensors()}
             self._references[name] = policy.version, [ray_cluster.import_ray().put(tensors)]
         return self._references[name]
 

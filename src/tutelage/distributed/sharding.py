@@ -42,7 +42,7 @@ def shard_policy(
     """
     network = policy.network.copy()
     if isinstance(network, HFNetwork) and not head:  # whose own call gathers the tensors
-        network = network.headless()
+        network = network.without_head()
     module: nn.Module = network.model if isinstance(network, HFNetwork) else network
     device = policy.device.type
     settings: dict[str, Any] = {"mesh": init_device_mesh(device, (size,))}
@@ -87,7 +87,9 @@ def release(network: Network) -> None:
 @torch.no_grad()
 def publish(sharded_policy: Policy, policy: Policy, rank: int) -> None:
     """Copy sharded weights to the full policy of rank 0."""
-    for (_, part), (_, tensor) in zip(sharded_policy.named(), policy.named(), strict=True):
+    for (_, part), (_, tensor) in zip(
+        sharded_policy.named_tensors(), policy.named_tensors(), strict=True
+    ):
         now = gather_tensor(part)
         if rank == 0:
             tensor.copy_(now)
@@ -135,7 +137,7 @@ def is_sharded(parameters: Sequence[Tensor]) -> bool:
     return any(isinstance(p, DTensor) for p in parameters)
 
 
-def replicated(parameters: Sequence[Tensor]) -> list[Tensor]:
+def select_replicated(parameters: Sequence[Tensor]) -> list[Tensor]:
     """Return the tensors that are not sharded, such as the head of a critic."""
     return [p for p in parameters if not isinstance(p, DTensor)]
 
@@ -146,7 +148,7 @@ def clip(parameters: Sequence[Tensor], max_norm: float, *, exact: bool) -> float
     `exact` computes the norm as a single process does, from whole gradients one by one.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    others = replicated(gradients)
+    others = select_replicated(gradients)
     if not exact and not others:
         norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
         return float(gather_tensor(norm))

@@ -73,7 +73,7 @@ def put_inputs(inputs: TrainingInputs) -> Shipment:
             "agent": (f"the agent {given.agent.name!r}", given.agent),
             "reward": (f"the reward {name!r}", given.reward),
             "roles": ("the roles of its LLMs", given.roles),
-            "play": ("its settings", (given.manager.n_runners, isolation, given.own_tasks)),
+            "play": ("its settings", (given.manager.n_runners, isolation, given.has_own_tasks)),
             **{f"/{n}": (f"the resource {n!r}", value) for n, value in given.resources.items()},
         }
     ray.util.register_serializer(AgentFunction, serializer=_dump_agent, deserializer=_load_agent)

@@ -43,7 +43,7 @@ class _PaddedBackend:
         """Return the prefill chunk size for long prompts, in tokens."""
         return 256 if self.device.type == "cpu" else 1024
 
-    def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
+    def attach_prefix(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
         """Return 0, the number of cached prefix tokens: this backend does not cache prefixes."""
         return 0
 
@@ -80,7 +80,7 @@ class _FusedBackend(_PaddedBackend):
         token."""
         if width > self._cache.width:
             wide = min(self._width, 2 * width)
-            self._cache = self._cache.wider(self._weights, wide, self._used_columns.tolist())
+            self._cache = self._cache.widen(self._weights, wide, self._used_columns.tolist())
         at = slice(rows) if isinstance(rows, int) else rows
         self._used_columns[at] = self._used_columns[at].clamp(min=width)
         return decoder.extend(self._weights, self._cache, ids_BT, starts_B, lengths_B, rows, width)

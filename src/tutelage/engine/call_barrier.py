@@ -46,7 +46,7 @@ def current_branches() -> tuple[_Branch, ...]:
 
 
 @contextmanager
-def acting_for(branches: tuple[_Branch, ...]) -> Generator[None]:
+def use_branches(branches: tuple[_Branch, ...]) -> Generator[None]:
     """Attribute engine calls in the block to the rollout of `branches`, unless the context already
     has a rollout."""
     if _CURRENT.get() or not branches:

@@ -29,8 +29,8 @@ from dataclasses import dataclass, replace
 from typing import Unpack
 from weakref import ref
 
-from tutelage.engine.call_barrier import acting_for, current_branches
-from tutelage.engine.options import recorded_options
+from tutelage.engine.call_barrier import current_branches, use_branches
+from tutelage.engine.options import option_fields
 from tutelage.engine.protocol import Engine, OnPrompt, OnToken, Request
 from tutelage.engine.thinking import SEED_BITS, sample
 from tutelage.errors import DataError
@@ -88,7 +88,7 @@ class ChatSession:
         prompt; their exceptions propagate. Raises `ConstraintError` for a constraint that cannot be
         enforced.
         """
-        fields = recorded_options(options)
+        fields = option_fields(options)
         turns, tools, agent = tuple(messages), fields["tools"], fields["agent"]
         constraint, seed = fields["constraint"], options.get("seed")
         grammar = self.codec.grammar(tools, constraint)
@@ -118,7 +118,7 @@ class ChatSession:
             options.get("top_logprobs", 0),
         )  # fmt: skip
         try:
-            with acting_for(self._rollout):
+            with use_branches(self._rollout):
                 sampled = await sample(self._engine, self.codec, request)
         finally:
             lane.busy = False
@@ -179,7 +179,7 @@ class ChatSession:
             thoughts = [m for m in turns[:count] if m.role == "assistant" and m.content]
             content = next((m.content for m in thoughts if closing in str(m.content)), None)
             reply = replace(call.reply, content=content or call.reply.content)
-            new_ids = self.codec.observation(reply, turns[count:], self._engine.max_length)
+            new_ids = self.codec.encode_observation(reply, turns[count:], self._engine.max_length)
             if new_ids is not None:
                 ids = call.prompt_ids + call.sampled.token_ids
                 return ids + new_ids, self._lane(recorded.lane)

@@ -95,13 +95,13 @@ class EngineDriver:
 
     def _run_step(self) -> None:
         self._scheduled = None
-        if not self._waiting or not self.engine.busy:
+        if not self._waiting or not self.engine.is_busy:
             return
         if self.schedule == "deterministic" and self.barrier.thinking > 0:
             self.barrier.check_deadlock()
             return  # the thinking rollout wakes it when it samples or ends
         try:
-            with ENGINE_CLOCK.paused():
+            with ENGINE_CLOCK.pause():
                 ended = self._run_steps()
         except Exception as error:
             # Report it to every waiting rollout as a failure of infrastructure.
@@ -134,13 +134,13 @@ class EngineDriver:
         """Step the engine until a request ends, or once if another task has to run in between."""
         engine, free = self.engine, self.schedule == "free"
         ended = engine.step()
-        while engine.busy and not ended:
+        while engine.is_busy and not ended:
             if engine.is_deadlocked if free else engine.is_stuck:
                 raise EngineError(
                     f"deadlock: idle conversations hold all {engine.slots} slots while every "
                     "request waits for one; increase the number of slots"
                 )
-            if free or engine.streaming or engine.failures or engine.prefilling:
+            if free or engine.is_streaming or engine.failures or engine.prefilling:
                 break
             ended = engine.step()
         return ended

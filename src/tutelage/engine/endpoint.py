@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from tutelage.bounded import DIRECT
-from tutelage.config.api_keys import api_key_of, validate_api_key
+from tutelage.config.api_keys import read_api_key, validate_api_key
 from tutelage.errors import ConfigError
 
 ROLES = ("task", "gradient", "edit")
@@ -47,7 +47,7 @@ class Endpoint:
         object.__setattr__(self, "api_key", key)
 
     @property
-    def on_loopback(self) -> bool:
+    def is_local(self) -> bool:
         """Return True if the server runs on this machine, so that its tokens are free."""
         return is_loopback(urlsplit(self.base_url).hostname or "")
 
@@ -69,7 +69,7 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def environment() -> dict[str, str]:
+def read_environment() -> dict[str, str]:
     """Return the process's environment variables, with defaults from a local `.env` file."""
     from dotenv import dotenv_values
 
@@ -90,7 +90,7 @@ def read_endpoints(env: Mapping[str, str]) -> dict[str, Endpoint]:
     for role in ROLES:
         own = f"TUTELAGE_{role.upper()}"
         url = _lookup(env, f"{own}_BASE_URL") or _lookup(env, "OPENAI_BASE_URL")
-        key = api_key_of(env, f"{own}_API_KEY", "OPENAI_API_KEY")
+        key = read_api_key(env, f"{own}_API_KEY", "OPENAI_API_KEY")
         if url is None and key is None:
             continue
         model = _lookup(env, f"{own}_MODEL") or _lookup(env, "OPENAI_MODEL") or DEFAULT_MODEL
@@ -98,12 +98,12 @@ def read_endpoints(env: Mapping[str, str]) -> dict[str, Endpoint]:
     return endpoints
 
 
-def token_bound(text: str) -> int:
+def max_token_count(text: str) -> int:
     """Return an upper bound on the number of tokens in a text: its size in bytes."""
     return len(text.encode())
 
 
-def served_models(server: Endpoint, timeout: float = 120.0) -> tuple[str, ...]:
+def list_models(server: Endpoint, timeout: float = 120.0) -> tuple[str, ...]:
     """Return the models that a server lists, waiting at most `timeout` seconds for its response.
 
     The result is empty if the server lists no models. Raises `ConfigError` if the server does not
@@ -120,7 +120,7 @@ def served_models(server: Endpoint, timeout: float = 120.0) -> tuple[str, ...]:
     ) as api:
         for path in ("/models", "/v1/models"):
             try:
-                reply: Any = api.get(path, cast_to=object, options=key_options(server.api_key))
+                reply: Any = api.get(path, cast_to=object, options=auth_options(server.api_key))
                 # The package returns a string if the content type is not JSON.
                 reply = json.loads(reply) if isinstance(reply, str) else reply
                 models = tuple(str(model["id"]) for model in reply["data"])
@@ -152,7 +152,7 @@ def served_models(server: Endpoint, timeout: float = 120.0) -> tuple[str, ...]:
     return ()
 
 
-def key_options(api_key: str | None) -> Any:
+def auth_options(api_key: str | None) -> Any:
     """Return the request options that set the API key for the openai package.
 
     Without a key no header is sent, not even one with the environment's key.

@@ -49,7 +49,7 @@ def make_engine(
         operation_threads, shards, _ = thread_settings(threads, large=True)
         torch.set_num_threads(operation_threads)
     codec, engine_dtype = policy.codec, dtype or torch.float32
-    length = min(max_length or policy.context(slots, engine_dtype), policy.max_positions)
+    length = min(max_length or policy.context_length(slots, engine_dtype), policy.max_positions)
     native = NativeEngine(
         lambda rows, width: make_backend(policy, rows, width, engine_dtype, shards),
         slots=slots,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Unpack
 
-from tutelage.engine.endpoint import token_bound
+from tutelage.engine.endpoint import max_token_count
 from tutelage.engine.prices import Price
 from tutelage.engine.usage import Cost, Usage
 from tutelage.errors import ContextOverflowError
@@ -32,7 +32,7 @@ class CallLimits:
     prompt_tokens: int
     reply_tokens: int
 
-    def worst(self, price: Price | None) -> Usage:
+    def worst_case(self, price: Price | None) -> Usage:
         """Return the maximum usage that the limits allow."""
         tokens = self.calls * (self.prompt_tokens + self.reply_tokens)
         dollars = 0.0 if price is None else price.cost(self.prompt_tokens, self.reply_tokens)
@@ -92,5 +92,5 @@ class MeteredClient:
 
 
 def _byte_size(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
-    size = sum(token_bound(str(m.to_dict())) for m in messages)
-    return size + sum(token_bound(str(t.to_dict())) for t in tools)
+    size = sum(max_token_count(str(m.to_dict())) for m in messages)
+    return size + sum(max_token_count(str(t.to_dict())) for t in tools)

@@ -116,15 +116,15 @@ class NativeEngine:
     # ------------------------------------------------------------ interface
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Return True if `step` has work to do."""
-        return bool(self._pending) or not self._slots.idle()
+        return bool(self._pending) or not self._slots.is_idle()
 
     @property
     def is_stuck(self) -> bool:
         """Return True if requests are queued but none is running, because idle conversations hold
         all slots."""
-        return bool(self._pending) and self._slots.idle()
+        return bool(self._pending) and self._slots.is_idle()
 
     @property
     def is_deadlocked(self) -> bool:
@@ -164,13 +164,13 @@ class NativeEngine:
     def cancel(self, handle: int) -> None:
         """Cancel a request without reporting a result. Unknown handles are ignored."""
         self._pending.pop(handle, None)
-        for slot in self._slots.running():
+        for slot in self._slots.running_slots():
             if self._slots[slot].handle == handle:
                 self._clear(slot)
 
     def release(self, session: str) -> None:
         """Free a conversation's slot, at once or when its running request ends."""
-        if (slot := self._slots.end(session)) is not None:
+        if (slot := self._slots.remove(session)) is not None:
             self._clear(slot)
         for handle, request in self._pending.items():
             if request.session == session:
@@ -185,11 +185,11 @@ class NativeEngine:
                 self._clear(slot)
             elif drawn := len(self._streams.tokens(slot)):
                 state.spans.append((self.version, drawn))
-        self.version, self._outdated = version, not self._slots.idle()
+        self.version, self._outdated = version, not self._slots.is_idle()
 
     def free(self) -> None:
         """Free memory until the next `update_weights`, unless a request is running."""
-        if not self.busy:
+        if not self.is_busy:
             self._backend.free()
             self.version = -1
 
@@ -199,11 +199,11 @@ class NativeEngine:
         self._clock += 1
         ended = self._prefill(self._refill_jobs()) if self._outdated else []
         ended += self._prefill(self._admit() if self._pending else [])
-        running = [slot for slot in self._slots.running() if slot not in self.prefilling]
+        running = [slot for slot in self._slots.running_slots() if slot not in self.prefilling]
         return ended + self._decode_step(running) if running else ended
 
     @property
-    def streaming(self) -> bool:
+    def is_streaming(self) -> bool:
         """Return True if a running request streams its tokens to an `on_token` callback."""
         running = (state.request for state in self._slots.all if state.handle is not None)
         return any(request is not None and request.on_token is not None for request in running)
@@ -220,7 +220,7 @@ class NativeEngine:
         )
         admitted: dict[int, Request] = {}
         for handle, request in queue:
-            slot = self._slots.place(request, handle, self._clock)
+            slot = self._slots.assign(request, handle, self._clock)
             if slot is not None:
                 admitted[slot] = self._pending.pop(handle)
         if not admitted:
@@ -285,7 +285,7 @@ class NativeEngine:
         """
         if not job.cached:
             row = self._rows.row[job.slots[0]]
-            cached = self._backend.begin(row, job.prompt[: job.shared], compute)
+            cached = self._backend.attach_prefix(row, job.prompt[: job.shared], compute)
             if cached is None:
                 return True
             job.cached = cached
@@ -300,12 +300,12 @@ class NativeEngine:
         """Return the prefill jobs that recompute the KV cache of running requests with the current
         weights."""
         by_row: dict[int, PrefillJob] = {}
-        for slot in self._slots.running():
+        for slot in self._slots.running_slots():
             request, drawn = self._slots[slot].request, self._streams.tokens(slot)[:-1]
             assert request is not None
             job = PrefillJob([], 0, (*request.prompt_ids, *drawn), request.shared)
             by_row.setdefault(self._rows.row[slot], job).slots.append(slot)
-        self._outdated, self._jobs, self.prefilling = False, [], self._slots.running()
+        self._outdated, self._jobs, self.prefilling = False, [], self._slots.running_slots()
         return [*by_row.values()]
 
     def _prefill_batch(self, batch: list[PrefillJob], multiple: int = 4) -> Tensor:
@@ -400,7 +400,7 @@ class NativeEngine:
                     alive[slot] = i
                     continue
                 reason = StopReason.LENGTH
-            result = self._streams.take(slot, reason, self.version, state.spans)
+            result = self._streams.finish(slot, reason, self.version, state.spans)
             results.append((handle, result))
             # The last token was drawn but never computed, so it is not in the cache.
             state.ids = request.prompt_ids + result.token_ids[:-1]

@@ -10,7 +10,7 @@ from typing import Any
 from tutelage.types import ChatOptions
 
 
-def recorded_options(options: ChatOptions) -> dict[str, Any]:
+def option_fields(options: ChatOptions) -> dict[str, Any]:
     """Return the options of a request as fields of the recorded `Call`."""
     return {
         "tools": tuple(options.get("tools", ())),

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from tutelage.bounded import DIRECT, replace_surrogates
 from tutelage.config.api_keys import validate_api_key
-from tutelage.engine.endpoint import NO_KEY, Endpoint, key_options
-from tutelage.engine.options import recorded_options
+from tutelage.engine.endpoint import NO_KEY, Endpoint, auth_options
+from tutelage.engine.options import option_fields
 from tutelage.engine.server_fields import ServerFields
 from tutelage.errors import (
     ConfigError,
@@ -166,7 +166,7 @@ class RemoteChatClient:
             model=self._model,
             answered_by=completion.get("model") or "",
             usage=_read_usage(completion.get("usage")),
-            **recorded_options(options),
+            **option_fields(options),
         )
         self.calls.append(call)
         return call
@@ -204,7 +204,7 @@ class RemoteChatClient:
                     raise
                 fields = adapted
             else:
-                self._fields.learn(fields)
+                self._fields.adopt(fields)
                 return completion
 
     async def _post(self, body: JSON, **stream: Any) -> Any:
@@ -213,7 +213,7 @@ class RemoteChatClient:
             self._api = connect(self._base_url, self._key, self._timeout, self._attempts)
         try:
             reply: Any = await self._api.post(
-                _PATH, body=body, cast_to=object, options=key_options(self._key), **stream
+                _PATH, body=body, cast_to=object, options=auth_options(self._key), **stream
             )
             # The package returns a string if the content type is not JSON.
             return replace_surrogates(json.loads(reply) if isinstance(reply, str) else reply)

@@ -20,7 +20,7 @@ _LARGE, _BLOCK, _AT_ONCE = 8192, 256, 8
 _BELOW_1 = 1 - 2.0**-23
 
 
-def uniforms(seed: int, count: int) -> np.ndarray:
+def draw_uniforms(seed: int, count: int) -> np.ndarray:
     """Return `count` float32 uniforms in [0, 1), a pure function of `seed` (counter-based Philox).
 
     They are in single precision, as `draw` uses them: a double could round up to 1 there, and

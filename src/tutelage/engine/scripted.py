@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Unpack
 
-from tutelage.engine.options import recorded_options
+from tutelage.engine.options import option_fields
 from tutelage.engine.script import Script, ScriptedReply
 from tutelage.errors import RemoteError
 from tutelage.replies import ThinkTags, split_thought
@@ -136,7 +136,7 @@ class ScriptedClient:
             sampled=sampled,
             reply=message,
             thought=split_thought(message.content or "", self.codec.think_tags)[0],
-            **recorded_options(options),
+            **option_fields(options),
         )
         self.calls.append(call)
         return call

@@ -44,7 +44,7 @@ class ServerFields:
             return replace(self, seed=False)
         return None
 
-    def learn(self, other: ServerFields) -> None:
+    def adopt(self, other: ServerFields) -> None:
         """Copy the fields of an accepted request, for all clients of the server."""
         for field in fields(other):
             setattr(self, field.name, getattr(other, field.name))

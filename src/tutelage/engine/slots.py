@@ -42,15 +42,15 @@ class Slots:
     def __getitem__(self, slot: int) -> _Slot:
         return self.all[slot]
 
-    def running(self) -> list[int]:
+    def running_slots(self) -> list[int]:
         """Return the numbers of the slots with a running request."""
         return [slot for slot, state in enumerate(self.all) if state.handle is not None]
 
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Return True if no request is running."""
         return all(state.handle is None for state in self.all)
 
-    def end(self, session: str) -> int | None:
+    def remove(self, session: str) -> int | None:
         """Remove a conversation and return its slot, or None if it has no slot or a running
         request."""
         slot = self._by_session.pop(session, None)
@@ -59,7 +59,7 @@ class Slots:
         self.all[slot].session = None
         return slot if self.all[slot].handle is None else None
 
-    def place(self, request: Request, handle: int, step: int) -> int | None:
+    def assign(self, request: Request, handle: int, step: int) -> int | None:
         """Return the slot for a request: its conversation's slot, a free slot or an idle slot.
 
         Returns None while no slot is available, or while the previous turn of the conversation

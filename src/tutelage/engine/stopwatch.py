@@ -32,7 +32,7 @@ class AgentStopwatch:
         self._before, self._since = 0.0, clock()
 
     @contextmanager
-    def paused(self) -> Generator[None]:
+    def pause(self) -> Generator[None]:
         """Pause the stopwatch during the block."""
         with self._lock:
             if not self._calls:
@@ -52,7 +52,7 @@ class AgentStopwatch:
             running = 0.0 if self._calls else self._clock() - self._since
             return self._before + running
 
-    async def done_within(self, task: asyncio.Task[Any], limit: float) -> bool:
+    async def wait_for(self, task: asyncio.Task[Any], limit: float) -> bool:
         """Wait for a task until `limit` seconds on the stopwatch; return True if the task is
         done."""
         while not task.done():

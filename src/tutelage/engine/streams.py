@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from tutelage.engine.protocol import Request
-from tutelage.engine.sampler import draw, uniforms
+from tutelage.engine.sampler import draw, draw_uniforms
 from tutelage.engine.versions import merge_spans
 from tutelage.errors import EngineError
-from tutelage.policy.constrained import unpack
+from tutelage.policy.constrained import unpack_bits
 from tutelage.policy.grammar import Grammar
 from tutelage.types import Sampled, StopReason
 
@@ -61,7 +61,7 @@ class Streams:
         limits = [max(1, min(p.max_tokens, r)) for p, r in zip(params, rooms, strict=True)]
         numbers = np.zeros((len(slots), self._length), dtype=np.float32)
         for line, request, limit in zip(numbers, requests, limits, strict=True):
-            line[:limit] = uniforms(request.seed, limit)
+            line[:limit] = draw_uniforms(request.seed, limit)
         at = self._to_tensor(slots)
         self._count[at] = 0
         self._limit[at] = self._to_tensor(limits)
@@ -111,11 +111,11 @@ class Streams:
         words = np.zeros((len(slots), -(-vocab // 32)), np.int32)
         for line, slot in zip(words, slots, strict=True):
             try:
-                self._matchers[slot].fill(line)
+                self._matchers[slot].fill_bitmask(line)
             except EngineError as error:
                 self.failed[slot] = error
                 line[:] = -1  # so that a token can be drawn and discarded
-        allowed_BV = unpack(torch.from_numpy(words).to(self._device), vocab)
+        allowed_BV = unpack_bits(torch.from_numpy(words).to(self._device), vocab)
         logits_BV = logits_LV.index_select(0, line_B).masked_fill(~allowed_BV, -torch.inf)
         indices = torch.arange(len(slots), device=self._device)
         token, full = self._draw(slots, logits_BV, indices)
@@ -162,7 +162,7 @@ class Streams:
         """Return the tokens drawn so far for a slot."""
         return self._tokens[slot, : int(self._count[slot])].tolist()
 
-    def take(
+    def finish(
         self, slot: int, reason: StopReason, version: int, spans: Sequence[tuple[int, int]]
     ) -> Sampled:
         """Return a slot's finished sample. `spans` are the spans of earlier policy versions."""

@@ -44,9 +44,9 @@ async def _sample_limited(
     sampling, thoughts, grammar = request.sampling, codec.thoughts, request.grammar
     if limit == 0:
         prompt = codec.decode(request.prompt_ids)
-        opening = "" if thoughts.unclosed(prompt, "") else f"{thoughts.opening}\n"
-        forced = tuple(codec.encode(opening + thoughts.close))
-        after = None if grammar is None else grammar.after(forced)
+        opening = "" if thoughts.is_open(prompt, "") else f"{thoughts.opening}\n"
+        forced = tuple(codec.encode(opening + thoughts.closing_text))
+        after = None if grammar is None else grammar.continuation(forced)
         fits = len(forced) < room and (grammar is None or after is not None)
         if not fits or prompt.rstrip().endswith(thoughts.closing):
             return await engine.sample(request)
@@ -106,17 +106,17 @@ def _close_thought(
     followed, whatever the prompt opens.
     """
     ids, grammar = first.token_ids, request.grammar
-    if codec.thoughts.unclosed(codec.decode(request.prompt_ids), codec.decode(ids)):
-        closing = tuple(codec.encode(codec.thoughts.close))
+    if codec.thoughts.is_open(codec.decode(request.prompt_ids), codec.decode(ids)):
+        closing = tuple(codec.encode(codec.thoughts.closing_text))
         for n in range(len(ids), max(0, len(ids) - 4), -1):
-            rest = None if grammar is None else grammar.after(ids[:n] + closing)
+            rest = None if grammar is None else grammar.continuation(ids[:n] + closing)
             if grammar is None and codec.decode(ids[:n]).endswith("\ufffd"):
                 continue
             if grammar is None or rest is not None:
                 return _truncate(first, n), closing, rest
         if grammar is None:
             return first, closing, None
-    return first, (), None if grammar is None else grammar.after(ids)
+    return first, (), None if grammar is None else grammar.continuation(ids)
 
 
 def _truncate(reply: Sampled, n: int) -> Sampled:

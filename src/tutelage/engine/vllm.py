@@ -108,7 +108,7 @@ class VLLMEngine:
             for server in self._servers:
                 with self._exclude_on_error(server):
                     self.max_length = min(self.max_length, self._check_server(server.client))
-                    server.client.claim(f"{self._run}:-1")
+                    server.client.set_label(f"{self._run}:-1")
                     server.alive = True
             if not self._live_servers():
                 raise EngineError(
@@ -200,7 +200,7 @@ class VLLMEngine:
         for server in self._servers:
             if server.alive:
                 with suppress(EngineError):
-                    server.client.claim(FREE[-1])
+                    server.client.set_label(FREE[-1])
             server.alive = False
             server.client.close()
 
@@ -339,7 +339,7 @@ class VLLMEngine:
         """Check that a server can be used for this run, prepare it, and return its context
         length."""
         length = client.check(self._run, adapters=self._transfer.adapters)
-        self._transfer.open(client, self._policy)
+        self._transfer.prepare(client, self._policy)
         return length
 
     def _update_server(self, server: _Server) -> float | None:

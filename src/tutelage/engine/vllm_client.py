@@ -109,7 +109,7 @@ class VLLMClient:
             flags = "VLLM_SERVER_DEV_MODE=1 in its environment, --enable-scale-out"
             if adapters:
                 flags += ", VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment, --enable-lora"
-            raise self.refusal(
+            raise self.to_error(
                 f"the server has no route {', '.join(missing)}; start vLLM 0.32 or newer with "
                 f"{flags}, on a private network"
             )
@@ -119,7 +119,7 @@ class VLLMClient:
         self.model = str(base["id"])
         return int(base["max_model_len"])
 
-    def refusal(self, reason: str) -> ConfigError:
+    def to_error(self, reason: str) -> ConfigError:
         """Return the error for an unusable server, with the reason."""
         return ConfigError(f"rollout.servers: {self.url!r}: {reason}")
 
@@ -130,15 +130,15 @@ class VLLMClient:
         label = str(self.get("/weight_info")["weight_version"])
         if label in FREE:
             if self.get("/is_paused").get("is_paused"):
-                raise self.refusal("the server is being updated by another process; stop it first")
+                raise self.to_error("the server is being updated by another process; stop it first")
         elif label.rpartition(":")[0] != run:
-            raise self.refusal(
+            raise self.to_error(
                 f"the server has weights {label!r} of another run; use separate servers for each "
                 "run. If that run was killed, resume it, or free the server: curl -X POST "
                 f"{self.url}/update_weight_version -H 'content-type: application/json' "
                 """-d '{"new_version": "free"}'"""
             )
 
-    def claim(self, label: str) -> None:
+    def set_label(self, label: str) -> None:
         """Set the version label of the server's weights. `FREE[-1]` releases the server."""
         self.post("/update_weight_version", {"new_version": label})

@@ -64,7 +64,7 @@ class WeightTransfer:
         self._folder, self._dtype, self._base = folder.absolute(), dtype, base
         self._newest = self._folder
 
-    def open(self, client: VLLMClient, policy: Policy) -> None:
+    def prepare(self, client: VLLMClient, policy: Policy) -> None:
         """Prepare a server for its first weight update. Raises `ConfigError` if it cannot load the
         weights."""
         if self.adapters:
@@ -74,7 +74,7 @@ class WeightTransfer:
         try:
             client.post("/init_weight_transfer_engine", {"init_info": {"model": model}})
         except RemoteError as error:
-            raise client.refusal(
+            raise client.to_error(
                 f"the server cannot load this model's weights: {error}. Start it with the trained "
                 f"""model, with {str(PLUGIN)!r} on its PYTHONPATH and --weight-transfer-config """
                 f"""'{{"backend": "{BACKEND}"}}'; or send adapters: rollout.weight_transfer=lora"""
@@ -110,7 +110,7 @@ class WeightTransfer:
             if self.adapters:
                 place = {"lora_name": _ADAPTER, "lora_path": str(self._newest)}
                 client.post("/v1/load_lora_adapter", {**place, "load_inplace": True})
-                client.claim(label)
+                client.set_label(label)
                 client.model = _ADAPTER
             else:
                 # End an update that a killed trainer of this run began; see `check_owner`.
@@ -220,7 +220,7 @@ class WeightProbe:
             for temperature in (_COOL, 1.0)
         )
         if cool > self.bound and plain <= self.bound:
-            raise client.refusal(
+            raise client.to_error(
                 "the server reports log-probabilities without the temperature; start it with "
                 "--logprobs-mode processed_logprobs"
             )

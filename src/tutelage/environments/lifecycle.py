@@ -188,7 +188,7 @@ class RolloutEnvironment:
 
     async def _call(self, phase: str, timeout: float, fn: Callable[..., Any], *args: Any) -> Any:
         """Call a function of the environment on its own thread, with a time limit."""
-        call = call_safely(partial(fn, *args), {}, what=phase, inline=False, seconds=timeout)
+        call = call_safely(partial(fn, *args), {}, label=phase, inline=False, timeout=timeout)
         work = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._thread.loop))
         try:
             # The margin is for cancelling; only a loop that is blocked needs more.

@@ -18,7 +18,7 @@ from tutelage.config import RunConfig
 from tutelage.environments.episode import PlayedEpisode, check_deterministic, play_episode
 from tutelage.environments.lifecycle import STEP_SECONDS
 from tutelage.environments.protocol import EnvironmentFactory, Observation
-from tutelage.errors import ConfigError, counted
+from tutelage.errors import ConfigError, pluralize
 from tutelage.seeds import SeedTree
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.demonstrations import Demonstration, load_demonstrations
@@ -81,7 +81,7 @@ def environment_tasks(
     return splits
 
 
-def check_repeats(
+def check_determinism(
     factory: EnvironmentFactory, task: Task, seed: int, step_timeout: float = STEP_SECONDS
 ) -> None:
     """Play one episode twice if the environment is declared deterministic. Raises `ConfigError` if
@@ -99,7 +99,7 @@ def check_repeats(
         )
 
 
-def imitated_episodes(
+def collect_demonstrations(
     config: RunConfig,
     factory: EnvironmentFactory,
     tasks: Sequence[Task],
@@ -128,7 +128,7 @@ def imitated_episodes(
     return rows, origin
 
 
-def fitting(
+def filter_by_length(
     rows: Sequence[Demonstration],
     encode: Callable[[Sequence[Message], Sequence[ToolSpec]], tuple[Sequence[int], Any]],
     max_tokens: int,
@@ -198,12 +198,12 @@ async def play_demonstrations(
         shown += sum(len(episode.rewards) for episode, _ in fresh)
         played += fresh
     if expert is not None:
-        words = f"{counted(len(played), 'episode')} of the expert of {factory.name}"
+        words = f"{pluralize(len(played), 'episode')} of the expert of {factory.name}"
         return [one for _, one in played], words
     returns = [episode.total for episode, _ in played]
     order = sorted(range(len(played)), key=lambda i: -returns[i])[: round(BEST * len(played))]
     words = (
-        f"the best {len(order)} of {counted(len(played), 'episode')} of random actions in "
+        f"the best {len(order)} of {pluralize(len(played), 'episode')} of random actions in "
         f"{factory.name}, with a mean return of {sum(returns[i] for i in order) / len(order):.3g} "
         f"(of all: {sum(returns) / len(returns):.3g})"
     )

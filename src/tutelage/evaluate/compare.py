@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 
 from tutelage.rewards.registry import BUILTIN_REWARDS
 from tutelage.runs.figures import MEASURES, Measure, ResourceUsage, TrainedSummary
-from tutelage.runs.report.formatting import listed
-from tutelage.runs.stored_evaluation import TOO_MANY_LOST, StoredEvaluation, judged_text
+from tutelage.runs.report.formatting import join_words
+from tutelage.runs.stored_evaluation import TOO_MANY_LOST, StoredEvaluation, format_judged
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, Verdict, judge_difference, paired_bootstrap
 from tutelage.types import JSON
@@ -209,7 +209,7 @@ def _list_caveats(
     """Yield the differences between two runs apart from their training."""
     if not first or not second:
         without = [row.run.name for row, some in ((a, first), (b, second)) if not some]
-        yield f"no scores by task of {listed(without)}"
+        yield f"no scores by task of {join_words(without)}"
     elif not first & second:
         yield "no test task in common"
     elif first != second:
@@ -241,7 +241,7 @@ def _conclude(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]) 
         return None
     top, least = max(led.values()), min(led.values())
     if top - least < 1e-12:
-        return f"{listed([*led])} have the same reward, {top:.3f}."
+        return f"{join_words([*led])} have the same reward, {top:.3f}."
     first = next(name for name, mean in led.items() if mean == top)
     ahead, level, caveats = list[str](), list[str](), dict[str, None]()
     for pair in pairs:
@@ -252,10 +252,10 @@ def _conclude(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]) 
             caveats |= dict.fromkeys(pair.caveats) if pair.verdict is won else {}
     text = f"{first} has the highest reward, {top:.3f}"
     if ahead:
-        text += f"; its lead over {listed(ahead)} is more than chance"
-        text += f" ({listed([*caveats])})" if caveats else ""
+        text += f"; its lead over {join_words(ahead)} is more than chance"
+        text += f" ({join_words([*caveats])})" if caveats else ""
     if level:
-        text += f"; there is no evidence that it is better than {listed(level)}"
+        text += f"; there is no evidence that it is better than {join_words(level)}"
     return text + "."
 
 
@@ -271,8 +271,8 @@ def _list_remarks(rows: Sequence[ComparisonRow]) -> Iterator[str]:
         name = row.run.name
         for when, played in zip(("before", "after"), row.played, strict=True):
             if played is not None and played.lost:
-                yield f"{name}, {when}: {judged_text(played)}."
-        if any(played is not None and played.withheld for played in row.played):
+                yield f"{name}, {when}: {format_judged(played)}."
+        if any(played is not None and played.is_withheld for played in row.played):
             yield f"{name} has no rate there. {TOO_MANY_LOST}"
         if row.run.status != "finished":
             yield f"{name} is {row.run.status}, so its numbers are not final."

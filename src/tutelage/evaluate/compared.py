@@ -20,7 +20,7 @@ from tutelage.errors import TutelageError
 from tutelage.evaluate.compare import RunFacts, TaskScore, TaskScores
 from tutelage.runs.figures import Figures, Measure, ResourceUsage, RunFiles, TrainedSummary
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.kinds import RunKind, registered
+from tutelage.runs.kinds import RunKind, find_kind
 from tutelage.runs.stored import open_run
 from tutelage.runs.stored_evaluation import StoredEvaluation
 from tutelage.statistics.outcome import FULL, Success
@@ -32,12 +32,12 @@ from tutelage.types import EXACT, EXPECTED_FIELDS, INPUT_FIELDS
 def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
     """Read the facts of a run from its folder and store. By default, `kind` is the registered kind
     of the run."""
-    files = RunFiles.of(run)
-    figures = (kind or registered(run)).figures(files)
+    files = RunFiles.read(run)
+    figures = (kind or find_kind(run)).figures(files)
     remarks = [] if figures.remark is None else [figures.remark]
     grades, totals, rule = list[Grade](), None, None
     with suppress(ValueError):
-        rule = Success.of(figures.success)
+        rule = Success.parse(figures.success)
     part = EXACT if rule is None or rule.part is None else rule.part
     if figures.labels:
         labels = [label for names in figures.labels.values() for label in names[:2]]
@@ -119,7 +119,7 @@ def _score_tasks(
         )
         for key, pairs in by_task.items()
     }
-    return TaskScores({} if played.withheld else tasks, played if grades else None)
+    return TaskScores({} if played.is_withheld else tasks, played if grades else None)
 
 
 def _hash_task(fields: Mapping[str, Any]) -> str:

@@ -74,7 +74,7 @@ class EvaluationConfig(AskConfig, RunSettings):
     output: str | None = None
     """Run folder for the results, DIR-1 and DIR-2 for two targets; without it nothing is saved."""
 
-    def of_target(self, index: int) -> EvaluationConfig:
+    def select_target(self, index: int) -> EvaluationConfig:
         """Return the settings for the first or the second of two targets."""
         own = {name: getattr(self, name)[index:][:1] for name in ("endpoint", "model")}
         both = {name: value or getattr(self, name)[:1] for name, value in own.items()}
@@ -82,6 +82,6 @@ class EvaluationConfig(AskConfig, RunSettings):
         return self.model_copy(update={**both, "output": place})
 
     @property
-    def sampled_at(self) -> float:
+    def sampling_temperature(self) -> float:
         """Sampling temperature; by default 0 for one sample per task, otherwise 1."""
         return float(self.samples > 1) if self.temperature is None else self.temperature

@@ -87,7 +87,7 @@ class EvaluatedAgent:
         lines += [self.weights or "passed in Python"] * bool(self.policies)
         return ", ".join(dict.fromkeys(lines)) or "none"
 
-    def tokens(self) -> str:
+    def describe_limits(self) -> str:
         """Return a description of the token limits per reply."""
         words = list[str]()
         if self.policies:
@@ -98,7 +98,7 @@ class EvaluatedAgent:
             words.append(f"limit sent to the server: {most}")
         return "; ".join(words)
 
-    def model_mark(self) -> str | None:
+    def model_fingerprint(self) -> str | None:
         """Return an identifier of the model that is equal for equal weights, or for equal models of
         a server; None for weights without a folder."""
         if not self.policies or self.servers:
@@ -136,7 +136,7 @@ class EvaluatedAgent:
         urls = {name: server.base_url for name, server in self.servers.items()}
         servers = RemoteServers(self.servers)
         prices = {
-            name: find_price(self.prices, server.model, local=server.on_loopback)
+            name: find_price(self.prices, server.model, local=server.is_local)
             for name, server in self.servers.items()
         }
         manager = RolloutManager(
@@ -197,7 +197,7 @@ def recorded_cost(rollout: Rollout) -> Cost:
     return Cost(len(calls), prompt, sum(len(call.sampled.token_ids) for call in calls), 0.0)
 
 
-def custom_agent(
+def build_agent(
     agent: Agent,
     resources: Mapping[str, Any],
     options: EvaluationConfig,
@@ -221,7 +221,7 @@ def custom_agent(
         if not isinstance(llm, LLM):
             continue
         if llm.temperature is None:
-            values[name] = replace(llm, temperature=options.sampled_at)
+            values[name] = replace(llm, temperature=options.sampling_temperature)
         if llm.tokenizer_only:
             continue
         url = llm.endpoint or urls.get(name) or urls.get(llm.name)
@@ -238,7 +238,7 @@ def custom_agent(
     most = options.max_tokens or (2_000 if on_gpu else CPU_REPLY_TOKENS)
     return EvaluatedAgent(
         agent=agent,
-        sampling=Sampling(options.sampled_at, max_tokens=most),
+        sampling=Sampling(options.sampling_temperature, max_tokens=most),
         resources=NamedResources(values),
         policies=policies,
         servers=servers,

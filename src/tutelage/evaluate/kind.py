@@ -45,19 +45,19 @@ from tutelage.runs.folder import (
     append_json,
     create,
     find,
-    folder_at,
-    keep_lines,
+    open_folder,
+    trim_lines,
     write_json,
 )
-from tutelage.runs.inputs import training_tasks
+from tutelage.runs.inputs import load_training_tasks
 from tutelage.runs.job_inputs import write_tasks
 from tutelage.runs.kinds import (
     FINISHED,
     Phase,
     RunHeader,
     RunKind,
+    load_settings,
     register,
-    stored_settings,
 )
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.metrics import rollout_metrics
@@ -70,7 +70,7 @@ from tutelage.statistics.outcome import Evaluation, Success, summarise
 from tutelage.store import open_store
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.demonstrations import count_demonstration_overlap, load_demonstrations
-from tutelage.tasks.overlap import count_overlap, group_equal, hash_task
+from tutelage.tasks.overlap import count_overlap, group_duplicates, hash_task
 from tutelage.tools.registry import close_tools
 from tutelage.tracing.export import endpoint
 from tutelage.types import JSON, Mode, Rollout
@@ -107,7 +107,7 @@ class PolicyEvaluation(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """Read the evaluation stored in a folder. Raises `RunError` for a Python agent."""
-        asked, fields = stored_settings(folder, EvaluationConfig), read_object(folder.config)
+        asked, fields = load_settings(folder, EvaluationConfig), read_object(folder.config)
         if fields["python"]:
             raise RunError(
                 f"the run in {str(folder.path)!r} evaluates the Python agent {fields['target']!r}, "
@@ -123,7 +123,7 @@ class PolicyEvaluation(RunKind):
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
         """Return the model, grader, test labels and cost of an evaluation."""
-        measure = _get_measure(stored_settings(files.run, EvaluationConfig))
+        measure = _get_measure(load_settings(files.run, EvaluationConfig))
         grader, spent = str(files.config.get("reward", "")), None
         known = grader != "llm_judge"  # whose calls are nobody's count
         if "cost" in files.result:
@@ -158,7 +158,7 @@ class PolicyEvaluation(RunKind):
             "target": self.target,
             "python": self.given is not None,
             "base": agent.model(),
-            "model": agent.model_mark(),
+            "model": agent.model_fingerprint(),
             "agent": ready.agent,
             "agent_mark": None if ready.agent == Figures.BUILT_IN else source_hash(agent.agent),
             "reward": ready.reward,
@@ -203,9 +203,9 @@ class PolicyEvaluation(RunKind):
             self.target, self.asked, trust=self.trust, trusted=code
         )
         if told:
-            keep_lines(folder.metrics, 0)
+            trim_lines(folder.metrics, 0)
             costs = folder.read_costs()
-            keep_lines(folder.costs, len(costs))
+            trim_lines(folder.costs, len(costs))
             self._costs.update({line.pop("rollout"): Cost(**line) for line in costs})
 
     @property
@@ -218,7 +218,7 @@ class PolicyEvaluation(RunKind):
         write_tasks(run.folder.tasks("test"), self.ready.tasks)
         agent, rollouts = self.ready.evaluated_agent, len(self.ready.tasks) * self.asked.samples
         lines = {"target": self.target, "agent": self.ready.agent, "model": agent.model()}
-        lines["tokens"] = agent.tokens()
+        lines["tokens"] = agent.describe_limits()
         if agent.servers:
             most = f"{rollouts:,} rollouts of at most {agent.max_calls} calls"
             lines["calls"] = f"{most}: at most {rollouts * agent.max_calls:,}"
@@ -262,7 +262,7 @@ class PolicyEvaluation(RunKind):
         progress.evaluation(LABEL, len(rollouts), len(specs))
         await ready.evaluated_agent.play(left, ready.grader, run.id, save, run.writer.submit_spans)
         played = [rollouts[id] for id in ids]
-        evaluation = self.add_up(played, progress)
+        evaluation = self.summarise_rollouts(played, progress)
         if evaluation.ungraded:
             remedy = "Fix it, then run the command again"
             if self.kept:
@@ -287,29 +287,29 @@ class PolicyEvaluation(RunKind):
             "wall_seconds": time.monotonic() - self._began,
         }
 
-    def add_up(self, rollouts: Sequence[Rollout], progress: Progress) -> Evaluation:
+    def summarise_rollouts(self, rollouts: Sequence[Rollout], progress: Progress) -> Evaluation:
         """Summarise the rollouts of all tasks, and count the tasks that were used in training."""
         ready, seen = self.ready, None
-        evaluation = summarise(rollouts, Success.of(ready.success))
+        evaluation = summarise(rollouts, Success.parse(ready.success))
         acts = ready.evaluated_agent.environment is not None
         if ready.run is not None and (ready.grader is not None or acts):
             folder, config = ready.run
             own = folder.tasks("train").is_file()
-            fields = None if own or ready.grader is None else ready.grader.fields_read
+            fields = None if own or ready.grader is None else ready.grader.task_fields
             try:
                 if config.recipe == "sft":
                     shown = load_demonstrations(config.data.train_files)
                     overlap = count_demonstration_overlap(shown, (), ready.tasks)
                 else:
                     tasks = folder.tasks("train")
-                    known = Dataset[Any].recorded(tasks) if own else training_tasks(config)
+                    known = Dataset[Any].recorded(tasks) if own else load_training_tasks(config)
                     overlap = count_overlap(known, (), ready.tasks, lambda t: hash_task(t, fields))
                 seen = overlap.test_in_train
             except (DataError, MissingExtraError):
                 progress.note(
                     "unknown whether these tasks were trained on: the training files are missing"
                 )
-        repeated = len(ready.tasks) - len(group_equal(ready.tasks, hash_task))
+        repeated = len(ready.tasks) - len(group_duplicates(ready.tasks, hash_task))
         costs = (self._costs.get(rollout.id) or recorded_cost(rollout) for rollout in rollouts)
         return replace(evaluation, in_training=seen, repeated=repeated, cost=sum(costs, Cost()))
 
@@ -326,7 +326,7 @@ class PolicyEvaluation(RunKind):
 def evaluation_folder(output: str | None) -> Generator[RunFolder]:
     """Yield the run folder of an evaluation, or a temporary folder if `output` is None."""
     if output is not None:
-        yield folder_at(Path(output))
+        yield open_folder(Path(output))
         return
     with TemporaryDirectory(prefix="tutelage-") as place:
         yield create(Path(place) / UNKEPT)
@@ -340,10 +340,10 @@ def load_evaluation(folder: RunFolder) -> Evaluation:
     with open_store(folder.store, create=False) as store:
         (run,) = store.runs()
         played = sorted(store.rollouts(run.id), key=lambda r: (place[r.task.id], r.index))
-    evaluation = summarise(played, Success.of(fields["success"]))
+    evaluation = summarise(played, Success.parse(fields["success"]))
     seen, repeated = overlap["test_in_train"], overlap["test_repeated"]
     return replace(evaluation, in_training=seen, repeated=repeated, cost=cost)
 
 
 def _get_measure(config: EvaluationConfig) -> Measure:
-    return "greedy" if config.sampled_at == 0 else "sampled"
+    return "greedy" if config.sampling_temperature == 0 else "sampled"

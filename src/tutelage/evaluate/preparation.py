@@ -11,19 +11,19 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tutelage.engine.endpoint import environment as settings
+from tutelage.engine.endpoint import read_environment as settings
 from tutelage.engine.prices import load_prices
 from tutelage.environments.loading import load_environment
 from tutelage.environments.protocol import EnvironmentFactory
-from tutelage.environments.start import TEST_TASKS, check_repeats, environment_tasks
+from tutelage.environments.start import TEST_TASKS, check_determinism, environment_tasks
 from tutelage.errors import ConfigError
 from tutelage.evaluate.config import EvaluationConfig
 from tutelage.evaluate.evaluated_agent import EvaluatedAgent
 from tutelage.evaluate.targets import (
     FoundRun,
-    agent_to_evaluate,
     check_options,
     find_run,
+    resolve_agent,
 )
 from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.runs.figures import Figures
@@ -95,7 +95,7 @@ def prepare_evaluation(
     name = ", ".join(options.test) or str(options.environment)
     tasks = Dataset[Any](rows[: options.limit], name=name, input_required=asks)
     if environment is not None:
-        check_repeats(environment, tasks[0], options.seed)
+        check_determinism(environment, tasks[0], options.seed)
     name = options.reward or (None if run is None else run[1].agent.reward_name)
     if not name:
         usual = {ENVIRONMENT_REWARD: environment, EMBEDDED_REWARD: run, AGENT_REWARD: own}
@@ -113,7 +113,7 @@ def prepare_evaluation(
         success = run[1].reward.success
     if grader is not None:
         check(grader, tasks)
-    evaluated_agent = agent_to_evaluate(target, run, own, options, trust=trust)
+    evaluated_agent = resolve_agent(target, run, own, options, trust=trust)
     evaluated_agent = replace(
         evaluated_agent,
         environment=environment,

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.agents.loading import load_agent
 from tutelage.config import Resolved, RunConfig
-from tutelage.config.api_keys import api_key_of
+from tutelage.config.api_keys import read_api_key
 from tutelage.config.resolved import SUPERVISED, WEIGHTS
 from tutelage.engine.endpoint import (
     Endpoint,
     check_url,
-    environment,
+    list_models,
     read_endpoints,
-    served_models,
+    read_environment,
 )
 from tutelage.engine.factory import make_engine
 from tutelage.environments.start import TURNS
@@ -33,15 +33,15 @@ from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.evaluate.evaluated_agent import (
     CPU_REPLY_TOKENS,
     EvaluatedAgent,
-    custom_agent,
+    build_agent,
 )
 from tutelage.policy.sources import SMOLLM2, is_gguf
 from tutelage.resources import LLM, POLICY, SHIPPED, NamedResources
 from tutelage.rewards import reward as reward_function
 from tutelage.rollouts.runner import RolloutSpec, RunnerSettings
 from tutelage.runs.folder import RUNS, RunFolder, find
-from tutelage.runs.inputs import load_tools, offered_tools
-from tutelage.runs.kinds import name_of
+from tutelage.runs.inputs import load_tools, select_tools
+from tutelage.runs.kinds import kind_name
 from tutelage.runs.progress import Progress
 from tutelage.runs.trust import check_trusted
 from tutelage.seeds import SeedTree
@@ -84,7 +84,7 @@ def find_run(target: str) -> FoundRun | None:
     if target_kind(target) != "run":
         return None
     folder = find(target)
-    if (name := name_of(folder)) not in (WEIGHTS, SUPERVISED):
+    if (name := kind_name(folder)) not in (WEIGHTS, SUPERVISED):
         raise ConfigError(
             f"the run in {str(folder.path)!r} is of the kind {name!r}, which has no policy; pass a "
             "run that trained weights, or the agent's file"
@@ -101,9 +101,9 @@ def find_server(url: str | None, options: EvaluationConfig) -> Endpoint | None:
     url = url or next(iter(options.endpoint), None)
     if url is None:
         return None
-    key = api_key_of(environment(), "OPENAI_API_KEY")
+    key = read_api_key(read_environment(), "OPENAI_API_KEY")
     server = Endpoint("task", check_url(url), next(iter(options.model), ""), key)
-    listed = served_models(server)
+    listed = list_models(server)
     if server.model:
         return server
     if len(listed) != 1:
@@ -128,7 +128,7 @@ def check_options(target: str, options: EvaluationConfig) -> TargetKind:
     return kind
 
 
-def agent_to_evaluate(
+def resolve_agent(
     target: str,
     run: FoundRun | None,
     file: str | None,
@@ -185,11 +185,11 @@ def _make_builtin_agent(
         named = options.tools is not None or config.agent.tools
         policy = _load(weights, config, template_tools(config, tools) if named and tools else [])
         if run is not None and not named:
-            tools = dict(offered_tools(config, tools, knows_tools=policy.codec.knows_tools))
+            tools = dict(select_tools(config, tools, supports_tools=policy.codec.supports_tools))
         policies = {POLICY: policy}
     turns = options.max_turns or turns
     tokens = options.max_tokens or (tokens if server is None else UNBOUNDED)
-    sampling = Sampling(options.sampled_at, max_tokens=tokens)
+    sampling = Sampling(options.sampling_temperature, max_tokens=tokens)
     return EvaluatedAgent(
         agent=AGENTS.find(kind)(
             tools,
@@ -226,7 +226,7 @@ def _load_own_agent(
     """Load a user's agent with the models of the options, or with the policy of its run."""
     agent, resources = load_agent(file)
     model = next(iter(options.model), None)
-    named, known = find_server(None, options), read_endpoints(environment()).get("task")
+    named, known = find_server(None, options), read_endpoints(read_environment()).get("task")
     local: Path | None = None
     if named is None and run is not None:
         local = run[0].final_policy()
@@ -247,10 +247,10 @@ def _load_own_agent(
 
     server = named if named or local else known
     model = model if server else None
-    found = custom_agent(agent, resources, options, load, urls={}, server=server, model=model)
+    found = build_agent(agent, resources, options, load, urls={}, server=server, model=model)
     for place in {s.base_url: s for s in found.servers.values()}.values():
         if place.base_url != (named.base_url if named else None):
-            served_models(place)
+            list_models(place)
     return replace(found, weights=str(local or ""))
 
 
@@ -279,10 +279,10 @@ def ask(
             "that read it, such as --tools calculator,price_list"
         )
     own = target if kind == "agent" else None
-    evaluated_agent = agent_to_evaluate(target, run, own, settings, trust=trust)
+    evaluated_agent = resolve_agent(target, run, own, settings, trust=trust)
     task = Task("question", {**(fields or {}), "question": question})
     spec = RolloutSpec(task, Mode.TEST, task.id, 0, SeedTree(config.seed).child("ask"), label="ask")
-    progress.start("ask", {"tokens": evaluated_agent.tokens()})
+    progress.start("ask", {"tokens": evaluated_agent.describe_limits()})
     progress.evaluation("ask", 0, 1)
     played = list[Rollout]()
     work = evaluated_agent.play([spec], _no_reward, UNKEPT, lambda r, cost: played.append(r))
@@ -295,7 +295,7 @@ def _no_reward(task: Task) -> float:
     return 0.0
 
 
-def load_served(target: str, *, slots: int, max_length: int | None, seed: int) -> ServedPolicy:
+def load_chat_client(target: str, *, slots: int, max_length: int | None, seed: int) -> ServedPolicy:
     """Load the policy of a run or a model as a chat client, for use in one event loop.
 
     `max_length` is the context length in tokens; default: the run's, or the model's, bounded by
@@ -309,7 +309,7 @@ def load_served(target: str, *, slots: int, max_length: int | None, seed: int) -
             "huggingface.co), or use --upstream URL for a server"
         )
     options = EvaluationConfig(test=(UNKEPT,), tools=())
-    evaluated_agent = agent_to_evaluate(target, find_run(target), None, options)
+    evaluated_agent = resolve_agent(target, find_run(target), None, options)
     policy = evaluated_agent.policy
     wanted = max_length or evaluated_agent.max_length
     engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")

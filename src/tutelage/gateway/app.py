@@ -34,7 +34,7 @@ from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.dialects import DIALECTS, Dialect
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.field_errors import format_value
-from tutelage.gateway.errors import NO_RETRY, ApiError, error_response, invalid, model_not_found
+from tutelage.gateway.errors import NO_RETRY, ApiError, bad_request, error_response, model_not_found
 from tutelage.gateway.keys import MAX_ID, SessionRegistry, read_key
 from tutelage.gateway.limits import GatewayLimits
 from tutelage.gateway.rewards import ReadBody, read_event, read_rewards
@@ -73,7 +73,7 @@ class _Endpoint:
         try:
             header_agent = request.headers.get("x-tutelage-agent")
             key = read_key(request.headers)
-            admitted, agent = self.app.registry.admit(key, request.path_params, header_agent)
+            admitted, agent = self.app.registry.authenticate(key, request.path_params, header_agent)
             admitted.in_flight += 1
             response = await self.handler(request, admitted, agent)
         except ClientDisconnect:
@@ -177,7 +177,7 @@ class App:
         values = _parse_object(body)
         if (call := attempt_session.forward(dialect, values, agent)) is not None:
             return await _run_while_connected(request, call.respond())
-        parsed = attempt_session.read(dialect, values)
+        parsed = attempt_session.parse(dialect, values)
         # Identifies equal requests; the two headers mark a request as a repeat.
         digest = blake2b(f"{dialect.name}\0{agent}\0".encode(), digest_size=16)
         digest.update(body)
@@ -196,14 +196,14 @@ class App:
                     yield data
 
             return StreamingResponse(stream(), media_type="text/event-stream", headers=_SSE_HEADERS)
-        answer.join()
+        answer.add_waiter()
         try:
             await asyncio.sleep(0)
             # An answer without an engine is done at once and needs no disconnect watch.
             if not answer.task.done():
                 await _run_while_connected(request, asyncio.wait((answer.task,)))
         finally:
-            answer.leave()
+            answer.remove_waiter()
         reply = dialect.write_reply(_check_answer(answer, attempt_session))
         answer.delivered = True
         return _json_response(reply)
@@ -213,12 +213,12 @@ class App:
     ) -> AsyncGenerator[bytes]:
         """Yield stream events during sampling. Errors before the first event are raised."""
         writer, updated, started = dialect.writer(answer), asyncio.Event(), False
-        answer.join(updated.set)
+        answer.add_waiter(updated.set)
         try:
             while True:
                 updated.clear()
                 done = answer.task.done()
-                if data := writer.feed():
+                if data := writer.drain():
                     yield data
                     started = True
                 if done:
@@ -238,8 +238,8 @@ class App:
             answer.failure = error
             raise
         finally:
-            answer.leave(updated.set)
-            if answer.finishing:  # it stays in flight until it has ended
+            answer.remove_waiter(updated.set)
+            if answer.must_finish:  # it stays in flight until it has ended
                 attempt_session.in_flight += 1
                 answer.task.add_done_callback(attempt_session.end_request)
 
@@ -341,7 +341,7 @@ def _is_anthropic(request: Request) -> bool:
 def _render_error(request: Request, error: ApiError) -> Response:
     if not _is_anthropic(request):
         return _json_response(error.body(), error.status, error.headers)
-    body = error.anthropics_body() | {"request_id": _request_id(request)}
+    body = error.anthropic_body() | {"request_id": _request_id(request)}
     return _json_response(body, error.status, error.headers)
 
 
@@ -363,11 +363,11 @@ def _set_request_id(request: Request, response: Response) -> None:
 def _parse_object(body: bytes) -> JSON:
     """Parse a request body as a JSON object. Raises `ApiError` 400."""
     try:
-        data = parse_json(body, longest=len(body), loads=orjson.loads)
+        data = parse_json(body, max_length=len(body), loads=orjson.loads)
     except ValueError as error:
-        raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
+        raise bad_request(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
-        raise invalid("the body must be a JSON object", code="invalid_json")
+        raise bad_request("the body must be a JSON object", code="invalid_json")
     return cast("JSON", data)
 
 

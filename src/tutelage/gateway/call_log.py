@@ -74,7 +74,7 @@ class CallLog:
                 record = {**head, "choice": i, **request.describe_choice(i), **line}
                 self._write(orjson.dumps(record) + b"\n")
 
-    def spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
+    def log_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
         """Log the spans that an agent sent. Thread-safe."""
         self._write(b"".join(orjson.dumps({"span": span}) + b"\n" for span in spans))
 

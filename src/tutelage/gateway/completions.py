@@ -63,7 +63,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Delta:
     """Text delta of a choice.
 
     If log-probabilities were requested, the last piece has the entries of all tokens, else None.
@@ -99,10 +99,10 @@ class PendingCompletion(RecordedRequest):
         self.key, self.size = key, size
         self.began_ns = time.time_ns()
         self.created = self.began_ns // 1_000_000_000
-        choices = request.choices
+        choices = request.num_choices
         self.tokens: list[list[int]] = [[] for _ in range(choices)]
         """Token ids sampled so far, by choice; empty if the client does not stream tokens."""
-        self.parts: list[list[Piece]] = [[] for _ in range(choices)]
+        self.parts: list[list[Delta]] = [[] for _ in range(choices)]
         """Pieces of text received so far, by choice, from a client that streams text."""
         self.scored: list[list[TokenLogprob]] = [[] for _ in range(choices)]
         """Log-probabilities of the prompt's tokens, by choice, if requested."""
@@ -124,7 +124,7 @@ class PendingCompletion(RecordedRequest):
         self.task.add_done_callback(self._on_done)
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Return True if a retried request may share this completion.
 
         That is so if the completion succeeded, or is running and not being cancelled.
@@ -134,7 +134,7 @@ class PendingCompletion(RecordedRequest):
         return not self.task.cancelled() and self.task.exception() is None
 
     @property
-    def finishing(self) -> bool:
+    def must_finish(self) -> bool:
         """Return True if a running completion is finished even without waiting clients."""
         return self.model.finishes and self._has_output and not self.task.done()
 
@@ -203,14 +203,14 @@ class PendingCompletion(RecordedRequest):
             "constraint": source.constraint,
         }
 
-    def join(self, callback: Callable[[], None] | None = None) -> None:
+    def add_waiter(self, callback: Callable[[], None] | None = None) -> None:
         """Register a waiting client, and call `callback` for each new delta and at the end."""
         self._waiting += 1
         if callback is not None:
             self._callbacks.add(callback)
             self.task.add_done_callback(lambda _: callback())
 
-    def leave(self, callback: Callable[[], None] | None = None) -> None:
+    def remove_waiter(self, callback: Callable[[], None] | None = None) -> None:
         """Unregister a waiting client, and cancel sampling if no client is left.
 
         Sampling is not cancelled if `finishing` is True.
@@ -218,16 +218,16 @@ class PendingCompletion(RecordedRequest):
         self._waiting -= 1
         if callback is not None:
             self._callbacks.discard(callback)
-        if self.finishing:
+        if self.must_finish:
             return
         if self._waiting <= 0 and not self.task.done():
             self.task.cancel()
-        elif self._waiting <= 0 and self.request.stream and self.usable and self.failure is None:
+        elif self._waiting <= 0 and self.request.stream and self.is_usable and self.failure is None:
             for parts in self.parts:
                 parts.clear()  # a retry receives the whole reply
 
     async def _sample(self) -> tuple[Call, ...]:
-        n = self.request.choices
+        n = self.request.num_choices
         tasks = [asyncio.ensure_future(self._sample_one(i)) for i in range(n)] if n > 1 else []
         try:
             calls = tuple(await asyncio.gather(*tasks)) if tasks else (await self._sample_one(0),)
@@ -308,7 +308,7 @@ class PendingCompletion(RecordedRequest):
             self._add_text(index, thought, name)
 
     def _add_text(self, index: int, text: str, thought: str = "") -> None:
-        self.parts[index].append(Piece(text, thought=thought))
+        self.parts[index].append(Delta(text, thought=thought))
         self._notify()
 
     def _notify(self) -> None:
@@ -317,7 +317,7 @@ class PendingCompletion(RecordedRequest):
             callback()
 
 
-class KeptAnswers(OrderedDict[str, PendingCompletion]):
+class AnswerCache(OrderedDict[str, PendingCompletion]):
     """Cache of an attempt's latest answers, by id.
 
     Finds the answer of a repeated request (`x-stainless-retry-count`, or an equal
@@ -334,13 +334,13 @@ class KeptAnswers(OrderedDict[str, PendingCompletion]):
 
         Several answers match if an agent samples the same prompt several times.
         """
-        usable = [each for each in self.values() if each.key == key and each.usable]
+        usable = [each for each in self.values() if each.key == key and each.is_usable]
         return next((a for a in usable if not a.delivered), usable[-1] if usable else None)
 
-    def answer(self, answer_id: str) -> PendingCompletion | None:
+    def get_finished(self, answer_id: str) -> PendingCompletion | None:
         """Return the finished answer with this id, or None."""
         answer = self.get(answer_id)
-        return answer if answer is not None and answer.task.done() and answer.usable else None
+        return answer if answer is not None and answer.task.done() and answer.is_usable else None
 
     def add(self, answer: PendingCompletion) -> None:
         """Add an answer, and remove the oldest ones until the count and total size are within the
@@ -351,9 +351,9 @@ class KeptAnswers(OrderedDict[str, PendingCompletion]):
             oldest = next((id for id, each in self.items() if each.task.done()), None)
             if oldest is None:
                 break
-            self.forget(oldest)
+            self.discard(oldest)
 
-    def forget(self, answer_id: str) -> None:
+    def discard(self, answer_id: str) -> None:
         """Remove an answer. Unknown ids are ignored."""
         if (answer := self.pop(answer_id, None)) is not None:
             self._size -= answer.size

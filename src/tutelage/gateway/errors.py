@@ -68,7 +68,7 @@ class ApiError(Exception):
         """Return the response body in OpenAI's format."""
         return {"error": {k: getattr(self, k) for k in ("message", "type", "param", "code")}}
 
-    def anthropics_body(self) -> dict[str, Any]:
+    def anthropic_body(self) -> dict[str, Any]:
         """Return the response body in Anthropic's format."""
         other = "api_error" if self.status >= 500 else "invalid_request_error"
         kind = _ANTHROPIC_TYPES.get(self.status, other)
@@ -78,7 +78,7 @@ class ApiError(Exception):
         return {"type": "error", "error": error}
 
 
-def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """Return a 400 error that names the invalid request field."""
     return ApiError(400, message, param=param, code=code)
 

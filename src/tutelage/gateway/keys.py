@@ -109,7 +109,7 @@ class SessionRegistry:
             while len(self._closed) > CLOSED_KEYS:
                 self._closed.popitem(last=False)
 
-    def admit(
+    def authenticate(
         self, key: bytes, path: Mapping[str, str], header_agent: str | None
     ) -> tuple[AttemptSession, str]:
         """Authenticate a request; return its session and the calling agent.

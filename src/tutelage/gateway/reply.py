@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
-from tutelage.gateway.completions import PendingCompletion, Piece
+from tutelage.gateway.completions import Delta, PendingCompletion
 from tutelage.gateway.errors import ApiError
-from tutelage.gateway.text import TextStream, cut_at_stop, first_stop
+from tutelage.gateway.text import TextStream, find_stop, truncate_at_stop
 from tutelage.types import Call, StopReason
 
 
@@ -29,7 +29,7 @@ def finish_reason(call: Call) -> str:
     return "stop"
 
 
-def cut_reason(call: Call) -> str | None:
+def truncation_reason(call: Call) -> str | None:
     """Return the truncation reason of a choice, as in the Responses API, or None if it is
     complete."""
     reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -40,7 +40,7 @@ def stop_sequence(reply: PendingCompletion, call: Call) -> str | None:
     """Return the stop string that ended a choice, or None."""
     if not call.sampling.stop:
         return None
-    match = first_stop(_sampled_text(reply, call) or call.reply.content or "", call.sampling.stop)
+    match = find_stop(_sampled_text(reply, call) or call.reply.content or "", call.sampling.stop)
     return None if match is None else match[1]
 
 
@@ -60,7 +60,7 @@ def visible_content(reply: PendingCompletion, call: Call) -> str | None:
     content = call.reply.content
     if call.sampling.stop:
         exact, sampled = not call.messages, _sampled_text(reply, call)
-        content = cut_at_stop(content, call.sampling.stop, exact=exact, sampled=sampled)
+        content = truncate_at_stop(content, call.sampling.stop, exact=exact, raw_text=sampled)
     if not content:
         return None if call.reply.tool_calls else ""
     return content
@@ -94,26 +94,26 @@ class _ChoiceStream:
             stops, exact = request.sampling.stop, bool(request.prompts)
             self._text = TextStream(decoder, stops, exact=exact)
 
-    def read_deltas(self) -> Iterator[Piece]:
+    def read_deltas(self) -> Iterator[Delta]:
         """Yield the new text deltas that are ready to stream, in order."""
         if self._text is not None:
             ids = self._answer.tokens[self._index]
             new, self._read = ids[self._read :], len(ids)
             if new and (text := self._text.feed(new)):
-                yield Piece(text)
+                yield Delta(text)
             return
         parts = self._answer.parts[self._index][self._parts :]
         self._parts += len(parts)
         for thought, group in groupby(parts, lambda part: part.thought):
             text = "".join(part.text for part in group)  # send parts that arrived together as one
             self._read += 0 if thought else len(text)
-            yield Piece(text, thought=thought)
+            yield Delta(text, thought=thought)
 
-    def finish(self, choice: Call) -> Piece:
+    def finish(self, choice: Call) -> Delta:
         """Return the unsent text, once sampling has ended."""
         content = visible_content(self._answer, choice) or ""
         rest = content[self._read :] if self._text is None else self._text.finish(content)
-        return Piece(rest, self._answer.logprobs(choice))
+        return Delta(rest, self._answer.logprobs(choice))
 
 
 class Writer:
@@ -121,12 +121,12 @@ class Writer:
 
     def __init__(self, reply: PendingCompletion) -> None:
         self._reply = reply
-        self._choices = [_ChoiceStream(reply, i) for i in range(reply.request.choices)]
+        self._choices = [_ChoiceStream(reply, i) for i in range(reply.request.num_choices)]
 
-    def feed(self) -> bytes:
+    def drain(self) -> bytes:
         """Return the stream events that are new since the last call."""
         return b"".join(
-            self.text(i, d) for i, choice in enumerate(self._choices) for d in choice.read_deltas()
+            self.write(i, d) for i, choice in enumerate(self._choices) for d in choice.read_deltas()
         )
 
     def finish(self) -> bytes:
@@ -134,11 +134,11 @@ class Writer:
         pairs = zip(self._choices, self._reply.calls, strict=True)
         return self.write_end([stream.finish(choice) for stream, choice in pairs])
 
-    def text(self, index: int, delta: Piece) -> bytes:
+    def write(self, index: int, delta: Delta) -> bytes:
         """Return the events for a text or thinking delta of a choice."""
         raise NotImplementedError
 
-    def write_end(self, deltas: Sequence[Piece]) -> bytes:
+    def write_end(self, deltas: Sequence[Delta]) -> bytes:
         """Return the final stream events, given the unsent text of each choice."""
         raise NotImplementedError
 

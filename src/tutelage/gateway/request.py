@@ -59,7 +59,7 @@ class ChatRequest:
     """Fields that the reply repeats, in the format of the dialect."""
 
     @property
-    def choices(self) -> int:
+    def num_choices(self) -> int:
         """Return the number of choices to sample."""
         return self.n * max(1, len(self.prompts))
 

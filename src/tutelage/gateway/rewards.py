@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from tutelage.errors import RewardError
 from tutelage.gateway.dialects.field_errors import format_value
-from tutelage.gateway.errors import NO_RETRY, ApiError, invalid
+from tutelage.gateway.errors import NO_RETRY, ApiError, bad_request
 from tutelage.rewards.values import to_reward
 from tutelage.types import JSON
 
@@ -39,7 +39,7 @@ class PostedRewards:
         self._answers: dict[str, tuple[Rewards, JSON]] = {}
 
     @property
-    def named(self) -> list[tuple[str, float]]:
+    def named_values(self) -> list[tuple[str, float]]:
         """Return the posted rewards as names and values, in the format of `emit_reward`."""
         return list(self._values.items())
 
@@ -74,7 +74,7 @@ def read_rewards(body: JSON, attempt: AttemptSession) -> tuple[Rewards, JSON]:
     """Parse a body of named numbers such as `{"reward": 1.0, "format": 0.5}`. Raises `ApiError`."""
     rewards = _validate(body)
     if not rewards:
-        raise invalid('no rewards in body: send e.g. {"reward": 1.0}', code="invalid_reward")
+        raise bad_request('no rewards in body: send e.g. {"reward": 1.0}', code="invalid_reward")
     return rewards, {"object": "reward", "attempt": attempt.attempt_id, **rewards}
 
 
@@ -85,12 +85,12 @@ def read_event(body: JSON, attempt: AttemptSession) -> tuple[Rewards, JSON]:
     """
     kind, data = body.get("event_type"), body.get("data", {})
     if not isinstance(kind, str):
-        raise invalid("`event_type` is missing: send for example 'reward'", "event_type")
+        raise bad_request("`event_type` is missing: send for example 'reward'", "event_type")
     if not isinstance(data, dict):
-        raise invalid("the data of an event must be a JSON object", "data")
+        raise bad_request("the data of an event must be a JSON object", "data")
     fields = cast("JSON", data)
     if kind == "reward" and "value" not in fields:
-        raise invalid("a reward event needs a `data.value`", "data.value", "invalid_reward")
+        raise bad_request("a reward event needs a `data.value`", "data.value", "invalid_reward")
     answer: JSON = {
         "event_type": kind,
         "rollout_id": attempt.rollout_id,
@@ -106,9 +106,9 @@ def _validate(values: JSON, param: str | None = None) -> Rewards:
     for name, value in values.items():
         if not isinstance(value, int | float):
             message = f"`{param or name}` = {format_value(value)}: must be a number, true or false"
-            raise invalid(message, param or name, "invalid_reward")
+            raise bad_request(message, param or name, "invalid_reward")
     try:
         reward = to_reward({"reward": 0.0, **values}, "of the request", "of the attempt")
     except RewardError as error:
-        raise invalid(str(error), param, "invalid_reward") from None
+        raise bad_request(str(error), param, "invalid_reward") from None
     return {n: reward.value if n == "reward" else reward.parts[n] for n in values}

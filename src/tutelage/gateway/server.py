@@ -25,7 +25,7 @@ import uvicorn
 
 from tutelage.bounded import bypass_proxy_on_loopback
 from tutelage.engine.endpoint import is_loopback
-from tutelage.errors import ConfigError, counted
+from tutelage.errors import ConfigError, pluralize
 from tutelage.gateway.app import App
 from tutelage.gateway.keys import MAX_ID, SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
@@ -68,7 +68,7 @@ class Gateway:
         self.host, self.port, self._url = host, port, url
         """The port is known once the gateway has started."""
         if secret is not None and len(secret) < MIN_SECRET:
-            length = counted(len(secret), "character")
+            length = pluralize(len(secret), "character")
             raise ConfigError(f"the secret has {length}; it needs at least {MIN_SECRET}")
         if secret is None and not is_loopback(host):
             raise ConfigError(
@@ -87,7 +87,7 @@ class Gateway:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @classmethod
-    def at(cls, host: str, port: int = 0, url: str | None = None) -> Gateway:
+    def for_address(cls, host: str, port: int = 0, url: str | None = None) -> Gateway:
         """Create the gateway of a run, given the values that `read_address` returns.
 
         Its secret is random, so other machines may be allowed to reach it.
@@ -147,7 +147,7 @@ class Gateway:
         self.recorder.close()
 
     @property
-    def serving(self) -> bool:
+    def is_serving(self) -> bool:
         """Return True while the gateway's thread runs."""
         return self._thread is not None and self._thread.is_alive()
 

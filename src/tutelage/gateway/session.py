@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tutelage.gateway.completions import KeptAnswers, PendingCompletion, ServedModel
+from tutelage.gateway.completions import AnswerCache, PendingCompletion, ServedModel
 from tutelage.gateway.dialects import Dialect
-from tutelage.gateway.errors import NO_RETRY, ApiError, attempt_closed, invalid, model_not_found
+from tutelage.gateway.errors import NO_RETRY, ApiError, attempt_closed, bad_request, model_not_found
 from tutelage.gateway.forward import ForwardedCall, Upstream
 from tutelage.gateway.record import OnCall, Recorder
 from tutelage.gateway.reply import finish_reason
@@ -64,7 +64,7 @@ class AttemptSession:
     in_flight: int = field(default=0, init=False)
     spent: int = field(default=0, init=False)
     """Tokens sampled by the main client so far; of cancelled replies, the streamed ones."""
-    ledger: KeptAnswers = field(default_factory=KeptAnswers, init=False)
+    ledger: AnswerCache = field(default_factory=AnswerCache, init=False)
     posted: PostedRewards = field(default_factory=PostedRewards, init=False)
     """Rewards posted over HTTP."""
     _response_ids: OrderedDict[str, str] = field(default_factory=OrderedDict[str, str], init=False)
@@ -139,7 +139,7 @@ class AttemptSession:
         gateway's loop.
         """
         self.closed = True
-        running = [answer.task for answer in tuple(self._running) if answer.finishing]
+        running = [answer.task for answer in tuple(self._running) if answer.must_finish]
         await _wait_all(running, None)
 
     def stop(self) -> None:
@@ -190,13 +190,13 @@ class AttemptSession:
             raise model_not_found(name, self.models())
         return self.main
 
-    def read(self, dialect: Dialect, body: JSON) -> ChatRequest:
+    def parse(self, dialect: Dialect, body: JSON) -> ChatRequest:
         """Parse the body of a request. Raises `ApiError`.
 
         Fields of the body that have no effect are kept for the record.
         """
         request = dialect.read(body, self.sampling, self.ledger)
-        unused = dialect.request.unused(body)
+        unused = dialect.request.unused_fields(body)
         return replace(request, unused=unused) if unused else request
 
     def forward(self, dialect: Dialect, body: JSON, agent: str) -> ForwardedCall | None:
@@ -214,7 +214,7 @@ class AttemptSession:
         limit = self._token_limit(model)
         return ForwardedCall(upstream, body, agent, limit, partial(self._record_forwarded, model))
 
-    def count(self, model_name: object, parse: Callable[[], ChatRequest]) -> int:
+    def count_tokens(self, model_name: object, parse: Callable[[], ChatRequest]) -> int:
         """Count the prompt tokens of a request.
 
         `parse` parses the request, and is called only if the model can count tokens. Raises
@@ -223,7 +223,7 @@ class AttemptSession:
         model = self.model(model_name) if isinstance(model_name, str) else self.main
         render = getattr(model.decoder, "render", None)
         if render is None:
-            raise invalid(f"cannot count the tokens of remote model {model.name!r}", "model")
+            raise bad_request(f"cannot count the tokens of remote model {model.name!r}", "model")
         request = parse()
         context: int | None = getattr(model.client, "max_length", None)
         limit = () if context is None else (max(context, COUNTED),)
@@ -251,10 +251,10 @@ class AttemptSession:
                 return earlier
         model = self.model(request.model)
         if request.logprobs and model.decoder is None:
-            raise invalid(f"model {model.name!r} does not support logprobs", "logprobs")
+            raise bad_request(f"model {model.name!r} does not support logprobs", "logprobs")
         if request.scored is not None and getattr(model.client, "policy", None) is None:
             message = f"model {model.name!r} does not support log-probabilities of the prompt"
-            raise invalid(message, "prompt_logprobs")
+            raise bad_request(message, "prompt_logprobs")
         limit = self._token_limit(model)
         if limit is not None and limit < request.sampling.max_tokens:
             request = replace(request, sampling=replace(request.sampling, max_tokens=limit))
@@ -300,7 +300,7 @@ class AttemptSession:
                 self._response_ids.popitem(last=False)
             answer.finish_reasons = tuple(map(finish_reason, answer.calls))
         else:
-            self.ledger.forget(answer.id)
+            self.ledger.discard(answer.id)
             sampled = sum(map(len, answer.tokens))
         self._record(answer, answer.model, sampled, error)
 

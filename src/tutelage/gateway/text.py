@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tutelage.engine.logprobs import TokenLogprob
-from tutelage.replies import blank, overlap_length
+from tutelage.replies import leading_spaces, overlap_length
 from tutelage.types import JSON
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ def _format_logprob(decoder: TextDecoder, token: int, logprob: float | None) -> 
     return {"token": text, "logprob": logprob, "bytes": exact}
 
 
-def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
+def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
     """Find the first stop string in a text. Return its position and the string, or None."""
     return min(((at, stop) for stop in stops if (at := text.find(stop)) >= 0), default=None)
 
 
-def cut_at_stop(
-    content: str | None, stops: Sequence[str], *, exact: bool = False, sampled: str = ""
+def truncate_at_stop(
+    content: str | None, stops: Sequence[str], *, exact: bool = False, raw_text: str = ""
 ) -> str | None:
     """Truncate content at its first stop string, as in OpenAI's API.
 
@@ -54,10 +54,10 @@ def cut_at_stop(
     """
     if content is None or not stops:
         return content
-    early = first_stop(sampled, stops)
-    if early is not None and early[0] < blank(sampled):
+    early = find_stop(raw_text, stops)
+    if early is not None and early[0] < leading_spaces(raw_text):
         return ""
-    match = first_stop(content, stops)
+    match = find_stop(content, stops)
     if match is None:
         return content
     return content[: match[0]] if exact else content[: match[0]].rstrip()
@@ -94,7 +94,7 @@ class TextStream:
         undecided = self._decode_window()
         text = self._text + undecided
         # A stop string may start in stripped white space.
-        end, begin = self._safe_length(text), blank(text) if self._strips else 0
+        end, begin = self._safe_length(text), leading_spaces(text) if self._strips else 0
         text, end = text[begin:], end - begin
         if not text.startswith(self.sent) or end <= len(self.sent):
             return ""

@@ -9,7 +9,7 @@ from numbers import Real
 from tutelage.errors import ConfigError, TutelageError
 
 
-def check_given(
+def check_type(
     name: str,
     value: object,
     kind: type | tuple[type, ...],

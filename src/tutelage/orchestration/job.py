@@ -27,7 +27,7 @@ from tutelage.orchestration.evaluation.metrics import (
     PlanScores,
     evaluate,
 )
-from tutelage.orchestration.execution.stored import stored_call, stored_rollout
+from tutelage.orchestration.execution.stored import make_call, make_rollout
 from tutelage.orchestration.plan.dag import Plan, to_text
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import PlannerTrainer
@@ -38,11 +38,11 @@ from tutelage.orchestration.planner.settings import (
 )
 from tutelage.orchestration.routing.phase2 import LAST as LAST2
 from tutelage.orchestration.routing.phase2 import read_checkpoint, train_phase2
-from tutelage.orchestration.setup import PlannerDatasets, read_sets
+from tutelage.orchestration.setup import PlannerDatasets, read_datasets
 from tutelage.policy.machine import single_thread
 from tutelage.runs.figures import Figures, Labels, RunFiles
-from tutelage.runs.folder import RunFolder, keep_lines, write_json
-from tutelage.runs.kinds import FINISHED, Phase, RunHeader, RunKind, register, stored_settings
+from tutelage.runs.folder import RunFolder, trim_lines, write_json
+from tutelage.runs.kinds import FINISHED, Phase, RunHeader, RunKind, load_settings, register
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
@@ -78,7 +78,7 @@ class PlannerTraining(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """Read the request of a run from its folder."""
-        return cls(stored_settings(folder, PlannerConfig))
+        return cls(load_settings(folder, PlannerConfig))
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
@@ -99,10 +99,10 @@ class PlannerTraining(RunKind):
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """Read the datasets, and the training state if the run is resumed."""
         request = self.request
-        self.settings = settings = request.checked()
+        self.settings = settings = request.check_options()
         check_loggers(settings.logger)
         if request.phase != "2":
-            self.sets = read_sets(request, settings.phase1_supervised)
+            self.sets = read_datasets(request, settings.phase1_supervised)
         if request.phase != "1" and request.outcomes is not None and request.models is not None:
             seeds = SeedTree(request.seed).child(PHASE2)
             self.tables = read_tables(
@@ -112,7 +112,7 @@ class PlannerTraining(RunKind):
             return
         path = folder.checkpoints / LAST
         self.last = saving.read(path) if path.is_file() else None
-        keep_lines(folder.metrics, _count_lines(folder, self.last))
+        trim_lines(folder.metrics, _count_lines(folder, self.last))
 
     @property
     def head(self) -> RunHeader:
@@ -179,16 +179,16 @@ class PlannerTraining(RunKind):
                 steps = fitting.at.epoch + fitting.epochs_left
                 progress.phase(f"Phase 1: {message} (a step is an epoch)", steps=steps)
                 shown = stage
-            metrics = fitting.epoch()
+            metrics = fitting.train_epoch()
             tick += 1
             refit = int(stage == "refit")
             run.log({"phase": PHASE1, "step": tick, "tick": tick, "refit": refit, **metrics})
-            saving.write(folder.checkpoints / LAST, {"fit": fitting.state(), "tick": tick})
+            saving.write(folder.checkpoints / LAST, {"fit": fitting.get_state(), "tick": tick})
             done_epochs = tick if stage == "search" else fitting.at.epoch or fitting.at.best_epoch
             progress.step(done_epochs, metrics)
         at, model, remembered = fitting.at, fitting.model, fitting.remembered
         optimizer = fitting.optimizer.state_dict()
-        content = saving.checkpoint(model, optimizer, at.best_epoch, at.best_loss)
+        content = saving.make_checkpoint(model, optimizer, at.best_epoch, at.best_loss)
         for name in (saving.PHASE1, saving.BEST):
             saving.write(folder.checkpoints / name, content)
         result: dict[str, Any] = {
@@ -251,17 +251,17 @@ def _make_rollouts(
 ) -> list[Rollout]:
     """Convert the plans of the test set to rollouts. Each workflow is a task; the reward is its
     score."""
-    scores, rollouts = PlanScores.of(plans, sets.test), list[Rollout]()
+    scores, rollouts = PlanScores.score(plans, sets.test), list[Rollout]()
     for i, (plan, wanted) in enumerate(zip(plans, sets.test, strict=True)):
         parts = {name: float(getattr(scores, name)[i]) for name in SCORES}
         value = (parts["node_f1"] + parts["edge_f1"] + parts["exact_nodes"]) / 3
         place = SeedTree(seed).child("planner", "stored", PLANNED, i)
         fields = {"instruction": wanted.instruction, "expected": to_text(wanted.plan)}
         messages, answer = (Message("user", wanted.instruction),), to_text(plan)
-        call = stored_call(place.child("call", 0).id("call"), "planner", 0, messages, answer)
+        call = make_call(place.child("call", 0).id("call"), "planner", 0, messages, answer)
         task = Task(wanted.name or f"test-{i}", fields)
         rollouts.append(
-            stored_rollout(
+            make_rollout(
                 place,
                 run_id,
                 task,

@@ -15,14 +15,14 @@ from tutelage.orchestration.data.synthetic import (
     builtin_graph,
     generate,
     generate_plain,
-    graph_of,
     split,
+    to_graph,
 )
-from tutelage.orchestration.data.workflows import Workflow, catalog_of, read_workflows
+from tutelage.orchestration.data.workflows import Workflow, build_catalog, read_workflows
 from tutelage.orchestration.plan.catalog import Catalog, check_plan, read_catalog
 from tutelage.orchestration.planner.settings import Phase1Settings, PlannerConfig
 from tutelage.seeds import SeedTree
-from tutelage.tasks.overlap import count_overlap, find_trained, hash_value
+from tutelage.tasks.overlap import count_overlap, find_overlap, hash_value
 
 EXPERTS, AUGMENTED, TESTED = 300, 1000, 300
 """Default numbers of synthetic workflows: training, augmentation and test."""
@@ -44,13 +44,13 @@ class PlannerDatasets:
     """Test workflows whose instruction also occurs in training, by name or row."""
 
 
-def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatasets:
+def read_datasets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatasets:
     """Load or generate the workflows of a run. Raises `DataError` for invalid or small files."""
     seeds = SeedTree(request.seed).child("planner", "data")
     augmented: list[Workflow] = []
     if request.train is None:
         graph = (
-            builtin_graph() if request.catalog is None else graph_of(read_catalog(request.catalog))
+            builtin_graph() if request.catalog is None else to_graph(read_catalog(request.catalog))
         )
         catalog = graph.catalog
         more = settings.synthetic_augmentations
@@ -69,16 +69,16 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
         catalog, workflows, test, fields = _read_files(request, settings, seeds)
         count = settings.synthetic_augmentations or 0
         place = seeds.child("synthetic")
-        augmented = generate(graph_of(catalog), count, place) if count else []
+        augmented = generate(to_graph(catalog), count, place) if count else []
         if augmented:
             fields["synthetic"] = f"{len(augmented)} workflows added to the training set"
     if len(workflows) < 2:
         raise DataError(f"training needs at least 2 workflows, got {len(workflows)}")
     train, held_out = split(workflows, settings.validation_share, seeds.child("validation"))
     overlap = count_overlap([*workflows, *augmented], (), test, key=instruction_key)
-    if notes := overlap.notes(drawn=request.train is None):
+    if notes := overlap.notes(generated=request.train is None):
         fields["overlap"] = "; ".join(notes)
-    known = find_trained([*workflows, *augmented], test, instruction_key)
+    known = find_overlap([*workflows, *augmented], test, instruction_key)
     leaks = tuple(test[place].name or f"row {place}" for place in known)
     fields["sets"] = (
         f"{len(train) + len(augmented)} train, {len(held_out)} validation, {len(test)} test"
@@ -96,7 +96,7 @@ def _read_files(
     known = None if named is None else read_catalog(named)
     workflows = read_workflows(request.train, known)
     test = [] if request.test is None else read_workflows(request.test, known)
-    catalog = known or catalog_of(workflows)
+    catalog = known or build_catalog(workflows)
     fields = {"workflows": f"{len(workflows)} from {request.train}, {len(catalog)} tools"}
     if known is None:
         fields["catalog"] = "made of the tools in the training file; --catalog FILE names all"

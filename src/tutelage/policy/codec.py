@@ -90,7 +90,7 @@ class Codec:
         self.thoughts = Thoughts(text, self._render_template, names)
 
     @cached_property
-    def knows_tools(self) -> bool:
+    def supports_tools(self) -> bool:
         """Return True if the chat template renders tool definitions."""
         tool = ToolSpec(_PROBE, _PROBE, {"type": "object", "properties": {}})
         try:
@@ -101,7 +101,7 @@ class Codec:
             return "tools" in str(self.tokenizer.chat_template)
 
     @cached_property
-    def shows_reasoning(self) -> bool:
+    def renders_reasoning(self) -> bool:
         """Return True if the chat template renders the reasoning of messages."""
         turn = {"role": "assistant", "content": "?", **dict.fromkeys(THOUGHTS, _PROBE)}
         try:
@@ -115,7 +115,7 @@ class Codec:
     def think_tags(self) -> ThinkTags:
         """Return the tags that delimit the model's thinking."""
         thoughts = self.thoughts
-        return ThinkTags(thoughts.begun, thoughts.known, thoughts.opening, thoughts.closing)
+        return ThinkTags(thoughts.starts_open, thoughts.known, thoughts.opening, thoughts.closing)
 
     # ------------------------------------------------------------ rendering
 
@@ -146,12 +146,12 @@ class Codec:
 
         Raises `ModelError` if there are tools and the template ignores them.
         """
-        if tools and not self.knows_tools:
+        if tools and not self.supports_tools:
             raise ModelError(
                 f"the chat template of {self._source} ignores tools, so the model would never "
                 f"see {tools[0]['function']['name']!r}: {template_advice(self.tokenizer)}"
             )
-        messages = [self._markers.message(m, sep) for m in messages]
+        messages = [self._markers.escape_message(m, sep) for m in messages]
         tools = tools if sep is None else self._markers.escape(tools, sep)
         return self._render_template(messages, tools, open_turn, {})
 
@@ -194,7 +194,7 @@ class Codec:
         ids = self._prompts.get(key)
         if ids is None:
             forms, records = template_forms(messages, tools)
-            sep = self._markers.breaker([*forms, *records])
+            sep = self._markers.find_separator([*forms, *records])
             text = self._apply_template(forms, records, sep, open_turn=True)
             ids = tuple(self._encode_escaped(text, sep, limit))
             if len(self._prompts) >= _CACHE_LIMIT:
@@ -212,7 +212,7 @@ class Codec:
         columns = enumerate(zip(first, second, ids, strict=False))
         return next((i for i, column in columns if len({*column}) > 1), 0)
 
-    def observation(
+    def encode_observation(
         self, reply: Message, results: Sequence[Message], limit: int | None = None
     ) -> tuple[int, ...] | None:
         """Return the token ids to append after a sampled turn, to continue with tool results.
@@ -221,14 +221,14 @@ class Codec:
         rewrites earlier turns: then the conversation must be rendered again. `limit` is the context
         length, as in `render`.
         """
-        sep, frame = self._markers.breaker(template_forms([*results, reply])[0]), None
+        sep, frame = self._markers.find_separator(template_forms([*results, reply])[0]), None
         plain = all(self._markers.is_plain(t) for r in results for t in (r.name, r.tool_call_id))
         if plain and all(r.content and not r.tool_calls for r in results):
             frame = self._render_frame(reply, results)
         if frame is None:
             text = self._new_text(reply, results, sep)
         else:
-            forms = [self._markers.message(f, sep) for f in template_forms(results)[0]]
+            forms = [self._markers.escape_message(f, sep) for f in template_forms(results)[0]]
             text = _fill_frame(frame, [form["content"] for form in forms])
         return None if text is None else tuple(self._encode_escaped(text, sep, limit))
 
@@ -256,7 +256,7 @@ class Codec:
     def _new_text(self, reply: Message, results: Sequence[Message], sep: str | None) -> str | None:
         """Return the text that the template adds after an assistant turn to append tool results."""
         forms = template_forms([reply, *results])[0]
-        turn, *rest = (self._markers.message(form, sep) for form in forms)
+        turn, *rest = (self._markers.escape_message(form, sep) for form in forms)
         return self.thoughts.appended_text(turn, rest)
 
     def choose_thinking(
@@ -266,7 +266,7 @@ class Codec:
         self._prompts, self._frames = {}, {}
         self.thoughts.choose(history, max_tokens)
 
-    def demonstration(
+    def encode_demonstration(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the token ids and loss mask of a finished conversation.
@@ -282,13 +282,13 @@ class Codec:
         forms, records = template_forms(messages, tools)
         for form, message in zip(forms, messages, strict=True):
             form.update({name: text for name in THOUGHTS if (text := message.extra.get(name))})
-        sep = self._markers.breaker([*forms, *records])
+        sep = self._markers.find_separator([*forms, *records])
         for i, message in enumerate(messages):
             if message.role != "assistant":
                 continue
             before = self._apply_template(forms[:i], records, sep, open_turn=True)
             after = self._apply_template(forms[: i + 1], records, sep, open_turn=False)
-            end = self.thoughts.end_of_turn(after)
+            end = self.thoughts.find_turn_end(after)
             if not before.startswith(encoded) or not after.startswith(before) or end < len(before):
                 raise ModelError(
                     "the chat template rewrites earlier turns, so a multi-turn demonstration "

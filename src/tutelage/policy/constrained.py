@@ -23,7 +23,7 @@ from tutelage.policy.codec import Codec
 from tutelage.policy.row import Row
 
 
-def unpack(words_NW: Tensor, vocab: int) -> Tensor:
+def unpack_bits(words_NW: Tensor, vocab: int) -> Tensor:
     """Unpack bit masks, least significant bit first, to a boolean mask [N, vocab]."""
     bits = torch.arange(32, dtype=torch.int32, device=words_NW.device)
     tensor = ((words_NW[:, :, None] >> bits) & 1).bool().flatten(1)[:, :vocab]
@@ -58,7 +58,7 @@ class AllowedTokens:
                     raise ModelError(f"{part.constraint!r} has no effect with this tokenizer")
                 matcher = grammar.start()
                 for column, count in enumerate(part.allowed, part.start):
-                    matcher.fill(words)
+                    matcher.fill_bitmask(words)
                     allowed = int.from_bytes(words.tobytes(), "little").bit_count()
                     if count > 1 and allowed != count:
                         raise ModelError(

@@ -86,7 +86,7 @@ class Cache:
             width,
         )
 
-    def wider(self, w: DecoderWeights, width: int, lengths: Sequence[int]) -> Cache:
+    def widen(self, w: DecoderWeights, width: int, lengths: Sequence[int]) -> Cache:
         """Return a wider KV cache that starts with the first `lengths[row]` tokens of each row."""
         cache = Cache.allocate(w, len(lengths), width)
         for row, length in enumerate(lengths):

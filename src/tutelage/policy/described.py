@@ -19,7 +19,7 @@ class DescribedModel:
     shapes: dict[str, Sequence[int]]
 
     @staticmethod
-    def of(folder: Path) -> DescribedModel | None:
+    def from_folder(folder: Path) -> DescribedModel | None:
         """Read a model folder's config. Returns None if it is missing, invalid or unsupported."""
         from transformers import AutoConfig, AutoModelForCausalLM
 

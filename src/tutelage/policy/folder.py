@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) -> None:
+def write_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) -> None:
     """Write a folder atomically: call `write` with a temporary folder, then rename the latter.
 
     With `replace`, an existing folder is replaced; files that the new folder lacks are kept.
@@ -29,7 +29,7 @@ def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) ->
     """
     from safetensors import SafetensorError
 
-    if not replace and (text := files.folder_content(folder)) is not None:
+    if not replace and (text := files.describe_folder(folder)) is not None:
         raise ModelError(
             f"refusing to write a policy to {str(folder)!r}: {text}, which would be lost; choose a "
             "new or empty folder"

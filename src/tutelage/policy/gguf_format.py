@@ -135,7 +135,7 @@ def read_gguf(
     folder: Path,
     *,
     template: str | None = None,
-    watch: Callable[[float], None] = lambda done: None,
+    on_progress: Callable[[float], None] = lambda done: None,
 ) -> None:
     """Convert a GGUF file to a new Hugging Face folder, in float32.
 
@@ -178,8 +178,10 @@ def read_gguf(
         raise ModelError(f"incomplete model {str(file)!r}: missing metadata {error}") from error
     except ModelError as error:
         raise ModelError(f"cannot read {str(file)!r}: {error}") from error
-    files.check_room(folder.parent, 4 * sum(int(tensor.n_elements) for tensor in reader.tensors))
-    watch(0.0)
+    files.check_disk_space(
+        folder.parent, 4 * sum(int(tensor.n_elements) for tensor in reader.tensors)
+    )
+    on_progress(0.0)
     state: dict[str, Tensor] = {}
     for done, tensor in enumerate(reader.tensors):
         with np.errstate(all="ignore"):  # values that are not finite are refused below
@@ -192,7 +194,7 @@ def read_gguf(
         values = values.reshape(tuple(int(n) for n in reversed(tensor.shape)))
         values = _permute_rotary(tensor.name, values, config, from_gguf=True)
         state[names[tensor.name]] = torch.from_numpy(values)
-        watch((done + 1) / len(reader.tensors))
+        on_progress((done + 1) / len(reader.tensors))
     config.vocab_size = len(state["model.embed_tokens.weight"])
     config.tie_word_embeddings = "lm_head.weight" not in state
     tokenizer.model_max_length = config.max_position_embeddings

@@ -90,7 +90,7 @@ class Grammar:
                 f"`{field}` cannot be enforced: {_shorten(reason)}; change the schema", field
             )
 
-    def after(self, ids: Sequence[int]) -> Grammar | None:
+    def continuation(self, ids: Sequence[int]) -> Grammar | None:
         """Return the grammar for the rest of a reply that begins with `ids`, or None if the ids are
         invalid."""
         rest = self.start()
@@ -102,7 +102,7 @@ class Grammar:
         rest._matcher = self._matcher.deep_copy()
         return rest
 
-    def fill(self, words: Words) -> None:
+    def fill_bitmask(self, words: Words) -> None:
         """Write the allowed next tokens as a bit mask, least significant bit first.
 
         Raises `EngineError` if no token is allowed or the grammar exceeds the library's limits.

@@ -60,7 +60,7 @@ class HFNetwork:
             "others, such as GPT-2, Gemma, Mistral and Phi, work too"
         )
 
-    def named(self) -> Iterable[tuple[str, Tensor]]:
+    def named_tensors(self) -> Iterable[tuple[str, Tensor]]:
         """Return the trainable tensors by name, in the model's own order."""
         module: nn.Module = self.model
         return ((n, p) for n, p in module.named_parameters() if p.requires_grad)
@@ -69,13 +69,13 @@ class HFNetwork:
         """Return the model without its output head."""
         return self.model.base_model
 
-    def headless(self) -> HFNetwork:
+    def without_head(self) -> HFNetwork:
         """Return a network for a value model, with the same tensors but without the output head."""
         network = HFNetwork.__new__(HFNetwork)
         network.model, network.device = self.body(), self.device
         return network
 
-    def recompute(self) -> None:
+    def enable_checkpointing(self) -> None:
         """Enable activation checkpointing, which trades compute for memory."""
         self.model.gradient_checkpointing_enable({"use_reentrant": False})
         for module in self.model.modules():
@@ -120,7 +120,7 @@ class HFNetwork:
         kl = None if opts.reference_KV is None else exact_kl(z, opts.reference_KV)
         return TokenScores(logp, entropy, rows_K, columns_K, kl)
 
-    def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
+    def hidden_states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
         """Return the final hidden states [K, hidden] that predict the trained tokens."""
         ids_BT, mask_BT, rows_K, columns_K = self._pad_rows(rows)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):

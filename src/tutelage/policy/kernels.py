@@ -101,23 +101,23 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return out
 
 
-def joined_linear(
+def fused_linear(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     *,
-    joined: Tensor | None = None,
-    how: str = "none",
+    other: Tensor | None = None,
+    op: str = "none",
 ) -> Tensor:
     """Apply a linear layer fused with `swish`, `mul` or `add`, without gradients.
 
     `how` is the operation; the weight may be in oneDNN's own layout."""
     if weight.is_mkldnn:
         kernel: Any = torch.ops.mkldnn._linear_pointwise
-        if joined is None:
-            return kernel(x, weight, bias, how, [], "")
-        return kernel.binary(x, joined, weight, bias, how)
+        if other is None:
+            return kernel(x, weight, bias, op, [], "")
+        return kernel.binary(x, other, weight, bias, op)
     y = linear(x, weight, bias)
-    if joined is None:
-        return F.silu(y, inplace=True) if how == "swish" else y
-    return y.mul_(joined) if how == "mul" else y.add_(joined)
+    if other is None:
+        return F.silu(y, inplace=True) if op == "swish" else y
+    return y.mul_(other) if op == "mul" else y.add_(other)

@@ -80,7 +80,7 @@ class _LoraBlock(Block):
                 continue
             fused: Tensor = getattr(layer, field)
             parts: list[Tensor] = []
-            for module, part in zip(modules, fused.split(self._shape.parts(field)), strict=True):
+            for module, part in zip(modules, fused.split(self._shape.sizes(field)), strict=True):
                 if (ab := self._adapters.get(module)) is not None:
                     part = torch.addmm(part, ab["lora_B"], ab["lora_A"], alpha=self._scale)
                 parts.append(part)
@@ -132,7 +132,7 @@ class _LoraNetwork(FusedNetwork):
         for i, layer in enumerate(base.layers):
             for field, modules in _FUSED.items():
                 fused: Tensor = getattr(layer, field)
-                for module, rows in zip(modules, base.shape.parts(field), strict=True):
+                for module, rows in zip(modules, base.shape.sizes(field), strict=True):
                     if module not in targets:
                         continue
                     # The initialisation of torch's linear layers, as in peft.
@@ -149,7 +149,7 @@ class _LoraNetwork(FusedNetwork):
         """Return the merged weights, from which the engine samples."""
         return self._merged
 
-    def named(self) -> Iterable[tuple[str, Tensor]]:
+    def named_tensors(self) -> Iterable[tuple[str, Tensor]]:
         """Return the adapter tensors by name."""
         return ((name, t) for name, t in self.named_parameters() if ".lora_" in name)
 
@@ -159,7 +159,7 @@ class _LoraNetwork(FusedNetwork):
         base = replace(
             self._merged, layers=[Block.tensors(b) for b in cast("list[Block]", list(self.layers))]
         )
-        network = _LoraNetwork(base, {n: t.clone() for n, t in self.named()}, self.lora)
+        network = _LoraNetwork(base, {n: t.clone() for n, t in self.named_tensors()}, self.lora)
         network.checkpoints_blocks = self.checkpoints_blocks
         return network
 
@@ -232,7 +232,7 @@ def save_adapter(policy: Policy, folder: Path, *, base: str) -> bool:
     config.inference_mode = True
     config.save_pretrained(str(folder))
     tensors: dict[str, Tensor] = {}
-    for name, tensor in network.named():
+    for name, tensor in network.named_tensors():
         if ".default." in name:  # an adapter made by peft
             name = name.replace(".default.", ".")
         else:

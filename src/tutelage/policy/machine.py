@@ -59,13 +59,13 @@ class ComputeSettings:
     """Number of parts in which the engine computes a batch."""
 
 
-def machine_facts() -> Machine:
+def detect_machine() -> Machine:
     """Detect the hardware of this machine, to validate configurations."""
     memory = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.is_file() and (text := limit.read_text().strip()).isdecimal():
         memory.append(int(text))
-    gpus = torch.cuda.device_count() if this_platform()[0] == "cuda" else 0
+    gpus = torch.cuda.device_count() if current_platform()[0] == "cuda" else 0
     nodes, ranks = (
         int(os.environ.get(name) or 1) for name in ("GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE")
     )
@@ -80,13 +80,13 @@ def free_memory(device: torch.device) -> int:
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached  # torch's allocator reuses its cache
     if sys.platform != "linux":
-        return machine_facts().memory
+        return detect_machine().memory
     lines = Path("/proc/self/status").read_text() + Path("/proc/meminfo").read_text()
     sizes = {key: 1024 * int(kb) for key, kb in re.findall(r"(\w+):\s+(\d+) kB", lines)}
-    return max(0, min(sizes["MemAvailable"], machine_facts().memory - sizes["VmRSS"]))
+    return max(0, min(sizes["MemAvailable"], detect_machine().memory - sizes["VmRSS"]))
 
 
-def this_platform() -> Support:
+def current_platform() -> Support:
     """Return the supported features of this platform and its accelerator."""
     accelerator: Accelerator = "none"
     if torch.cuda.is_available():
@@ -160,7 +160,7 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
     threads, shards, source = thread_settings(config.trainer.threads, large=large and not cuda)
     # Each uses one core and holds one micro-batch; the results do not depend on their number.
     for_gradients = 1 if cuda else min(shards, _count_cores()) if large else threads
-    remark = f" ({remark})" if (remark := this_platform()[1]) else ""
+    remark = f" ({remark})" if (remark := current_platform()[1]) else ""
     reason = (
         f"{device if device.index else device.type}{remark}, "
         f"{str(dtype).removeprefix('torch.')} ({why}), "
@@ -280,7 +280,7 @@ def changed_conditions(before: Mapping[str, Any], after: Mapping[str, Any]) -> l
 
 def describe_machine() -> list[tuple[str, str, str | None]]:
     """Return the `tutelage doctor` lines about torch and the processor: name, value, remedy."""
-    (_, remark), cuda = this_platform(), torch.cuda.is_available()
+    (_, remark), cuda = current_platform(), torch.cuda.is_available()
     device = torch.cuda.get_device_name() if cuda else "cpu (torch sees no GPU)"
     return [
         ("torch", torch.__version__, None),

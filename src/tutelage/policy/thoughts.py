@@ -98,7 +98,7 @@ class Thoughts:
             probe = {**turn, "content": text}
             before = self._render([_QUESTION, probe], False)
             after = self._render([_QUESTION, probe, *messages], True)
-            end = self.end_of_turn(before)
+            end = self.find_turn_end(before)
             kept = not has_thought or _THOUGHT in after or self._drops_content(turn)
             if end >= 0 and after[:end] == before[:end] and kept:
                 return after[end:]
@@ -114,12 +114,12 @@ class Thoughts:
         """Return True if the template drops a turn's content, as Llama's does with tool calls."""
         return _ANSWER not in self._render([_QUESTION, {**turn, "content": _ANSWER}], False)
 
-    def end_of_turn(self, text: str) -> int:
+    def find_turn_end(self, text: str) -> int:
         """Return the end position of the last turn in a rendered text, or -1."""
         return max((text.rfind(e) + len(e) for e in self._end_tokens if e in text), default=-1)
 
     @property
-    def rewriting(self) -> str | None:
+    def describe_rewriting(self) -> str | None:
         """Return a description of how the template changes earlier turns, or None if unchanged."""
         if (dropped := self._find_dropping_kinds()) and not self.keeps:
             followers = " or ".join(dropped)
@@ -138,22 +138,22 @@ class Thoughts:
             pass  # the template refuses these messages, so no rollout has them
         return None
 
-    def unclosed(self, prompt: str, sampled: str) -> bool:
+    def is_open(self, prompt: str, sampled: str) -> bool:
         """Return True if a sampled turn is still inside a thought."""
         opened = prompt.rstrip().endswith(self.opening)
         opened = opened or sampled.lstrip().startswith(self.opening)
         return opened and self.closing not in sampled
 
     @cached_property
-    def begun(self) -> bool:
+    def starts_open(self) -> bool:
         """Return True if the generation prompt of the template opens a thought."""
         try:
-            return self.unclosed(self._render([_QUESTION], True), "")
+            return self.is_open(self._render([_QUESTION], True), "")
         except ModelError:  # the template refuses these messages
             return False
 
     @property
-    def close(self) -> str:
+    def closing_text(self) -> str:
         """Return the template's separator between a thought and the answer."""
         turn = {"role": "assistant", "content": self._add_thought(_ANSWER)}
         text = self._render([_QUESTION, turn], False)

@@ -69,7 +69,7 @@ class IndexTables:
     memory and little time."""
 
     @staticmethod
-    def of(
+    def build(
         s: DecoderShape, tables: tuple[Tensor, Tensor], batch: MicroBatch, *, lean: bool
     ) -> IndexTables:
         """Build the index tables of a micro-batch.

@@ -32,16 +32,16 @@ class ValueModel:
         self._line_H = torch.zeros(width, device=network.device, requires_grad=True)
         self._bias = torch.zeros((), device=network.device, requires_grad=True)
 
-    def named(self) -> list[tuple[str, Tensor]]:
+    def named_tensors(self) -> list[tuple[str, Tensor]]:
         """Return the trainable tensors by name, in a fixed order."""
         head = [(f"{HEAD}.weight", self._line_H), (f"{HEAD}.bias", self._bias)]
         return [*self._network.trunk(), *head]
 
     def parameters(self) -> list[Tensor]:
         """Return the trainable tensors in the order of `named_tensors`."""
-        return [t for _, t in self.named()]
+        return [t for _, t in self.named_tensors()]
 
     def values(self, rows: Sequence[Row], dtype: torch.dtype = torch.float32) -> TokenTensors:
         """Compute the value of each trained token of `rows`, with gradients."""
-        states = self._network.states(rows, dtype)
+        states = self._network.hidden_states(rows, dtype)
         return states._replace(values=states.values @ self._line_H + self._bias)

@@ -37,7 +37,7 @@ class DecoderShape:
     tied: bool
 
     @staticmethod
-    def of(config: PretrainedConfig) -> DecoderShape:
+    def from_config(config: PretrainedConfig) -> DecoderShape:
         """Read a decoder's dimensions from a config of the Llama, Qwen2 or Qwen3 layout."""
         c: Any = config
         return DecoderShape(
@@ -52,7 +52,7 @@ class DecoderShape:
             tied=bool(c.tie_word_embeddings),
         )
 
-    def parts(self, field: str) -> list[int]:
+    def sizes(self, field: str) -> list[int]:
         """Return the row counts of the Hugging Face tensors that are fused into a field of
         `Layer`."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -156,13 +156,13 @@ class DecoderWeights:
             for field, names in PARTS.items():
                 tensor: Tensor | None = getattr(layer, field)
                 if tensor is not None:
-                    parts = tensor.detach().split(self.shape.parts(field))
+                    parts = tensor.detach().split(self.shape.sizes(field))
                     named = zip(names, parts, strict=True)
                     yield from ((f"model.layers.{i}.{name}", part) for name, part in named)
         if not self.shape.tied:
             yield "lm_head.weight", self.head.detach()
 
-    def named(self) -> Iterator[tuple[str, Tensor]]:
+    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each trainable tensor once with its name, in a fixed order."""
         yield "embed", self.embed
         for i, layer in enumerate(self.layers):
@@ -175,7 +175,7 @@ class DecoderWeights:
 
     def parameters(self) -> list[Tensor]:
         """Return the trainable tensors in the order of `named_tensors`."""
-        return [tensor for _, tensor in self.named()]
+        return [tensor for _, tensor in self.named_tensors()]
 
     def count(self) -> int:
         """Return the number of parameters."""

@@ -79,7 +79,7 @@ def read_components(resources: NamedResources, names: Sequence[str]) -> dict[str
     return values
 
 
-def with_components(resources: NamedResources, components: Mapping[str, str]) -> NamedResources:
+def set_components(resources: NamedResources, components: Mapping[str, str]) -> NamedResources:
     """Return the resources with the given texts; all other resources are unchanged."""
     new: dict[str, object] = dict(components)
     for name, text in components.items():

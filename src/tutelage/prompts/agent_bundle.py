@@ -15,7 +15,7 @@ from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.meter import CallLimits
 from tutelage.engine.prices import Price, find_price
 from tutelage.errors import ConfigError
-from tutelage.policy.sources import check_unnamed, model_folder
+from tutelage.policy.sources import check_llm_name, model_folder
 from tutelage.prompts.agent import ToolAgent
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.embedded import load_embedded_defaults
@@ -66,7 +66,7 @@ def build_agent_bundle(
         folder = config.model or model_folder(resources[local[0]])
         if folder is None:
             for name in local:
-                check_unnamed(name, llms[name])
+                check_llm_name(name, llms[name])
             if agent_spec.environment is not None:
                 raise ConfigError(
                     f"the embedded model cannot act in the environment "
@@ -86,7 +86,7 @@ def build_agent_bundle(
         sampling=sampling,
         endpoints=endpoints,
         prices={name: find_price(prices, e.model) for name, e in endpoints.items()},
-        success=Success.of(config.success),
+        success=Success.parse(config.success),
         limits=RunnerSettings(
             "",
             timeout=config.timeout,

@@ -65,7 +65,7 @@ class APO:
             proposed = await self._propose(state, [*zip(beam, scores, strict=True)], number)
             if self.trials:
                 for child in proposed:
-                    state.pool.learn(child.components)
+                    state.pool.add_sentences(child.components)
                 component = state.names[number % len(state.names)]
                 composed = await compose(state, beam[0], component, self.trials, number)
                 proposed.sort(key=lambda c: -state.pool.expected(c.components, component))
@@ -82,24 +82,24 @@ class APO:
         """Propose edits for the prompts of the beam, based on critiques of their failures.
         Components are edited in turn."""
         name = state.names[number % len(state.names)]
-        faulty = [(c, s) for c, s in scores if s.mendable]
+        faulty = [(c, s) for c, s in scores if s.can_improve]
         calls = len(faulty) * (1 + self.branches)
         if self.trials and state.calls_left(calls) < calls:
             return []  # what is known already can still be sorted out
         asked = [
             OptimiserRequest(
                 "gradient",
-                requests.critique(name, c.components[name], s.worst(self.shown)),
+                requests.critique(name, c.components[name], s.get_worst(self.shown)),
                 f"apo/{number}/{c.id}/gradient",
             )
             for c, s in faulty
         ]
         edits: list[EditRequest] = []
         styles = list(requests.STYLES)
-        critiques = await state.optimiser.read(asked, _parse_critique)
+        critiques = await state.optimiser.ask(asked, _parse_critique)
         for (parent, _), critique in zip(faulty, critiques, strict=True):
             if critique.problem:
-                state.note_failed(parent, "critique", critique.reason, "", critique.cost)
+                state.record_failure(parent, "critique", critique.reason, "", critique.cost)
                 continue
             text = parent.components[name]
             for i in range(self.branches):

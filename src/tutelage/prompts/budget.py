@@ -41,13 +41,13 @@ class WorstCase:
     rollout: Usage | None = None
     optimiser_call: Usage | None = None
 
-    def of_rollout(self) -> Spend:
+    def rollout_cost(self) -> Spend:
         """Return the amount to reserve for one rollout."""
-        return SearchBudget.rollout(self.rollout or Usage(0))
+        return SearchBudget.rollout_cost(self.rollout or Usage(0))
 
-    def of_call(self) -> Spend:
+    def call_cost(self) -> Spend:
         """Return the amount to reserve for one optimiser call."""
-        return SearchBudget.call(self.optimiser_call or Usage())
+        return SearchBudget.call_cost(self.optimiser_call or Usage())
 
 
 class SearchBudget:
@@ -62,16 +62,16 @@ class SearchBudget:
         self._at_round = 0
 
     @staticmethod
-    def rollout(usage: Usage) -> Spend:
+    def rollout_cost(usage: Usage) -> Spend:
         """Return the cost of one rollout with the given usage."""
         return Spend(rollouts=1, task_calls=usage.calls, tokens=usage.tokens, dollars=usage.dollars)
 
     @staticmethod
-    def call(usage: Usage) -> Spend:
+    def call_cost(usage: Usage) -> Spend:
         """Return the cost of one optimiser call with the given usage; retries are not counted."""
         return Spend(optimiser_calls=1, tokens=usage.tokens, dollars=usage.dollars)
 
-    def exceeded(self, amount: Spend) -> str:
+    def find_exceeded(self, amount: Spend) -> str:
         """Return the name of a limit that adding the amount would exceed, or an empty string."""
         wanted = self.spent + self._reserved + amount
         for name, total in wanted.to_dict().items():
@@ -82,7 +82,7 @@ class SearchBudget:
 
     def reserve(self, amount: Spend) -> None:
         """Reserve the full amount. Raises `BudgetExceeded` if it exceeds a limit."""
-        if name := self.exceeded(amount):
+        if name := self.find_exceeded(amount):
             raise BudgetExceeded(f"the budget for {name} is exhausted; increase it to continue")
         self._reserved = self._reserved + amount
 

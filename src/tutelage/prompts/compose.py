@@ -23,7 +23,7 @@ async def compose(
     rng = state.seeds.child("pool", number).numpy()
     for start in range(0, trials, BATCH):
         size = min(BATCH, trials - start)
-        if state.budget.exceeded(state.budget.worst.of_rollout() * (size + len(state.val))):
+        if state.budget.find_exceeded(state.budget.worst.rollout_cost() * (size + len(state.val))):
             break
         names, mean, covariance = pool.fit(component)
         if not names:
@@ -34,10 +34,10 @@ async def compose(
         await state.try_texts(parent, component, texts, tasks, "trials")
     names, mean, _ = pool.fit(component)
     text = pool.text(component, names, mean - WORTH)
-    known = state.unvalidated(parent, component, text)
+    known = state.find_unvalidated(parent, component, text)
     if known is not None:
         return [known]
-    added = {*pool.learn({component: text})}
+    added = {*pool.add_sentences({component: text})}
     lines = [
         f"{worth:+.3f} {sentence}"
         for worth, sentence in sorted(zip(mean, names, strict=True), reverse=True)

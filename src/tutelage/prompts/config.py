@@ -27,7 +27,7 @@ from tutelage.config.fields import (
     Positive,
     RunSettings,
     SuccessRule,
-    plain,
+    tuples_to_lists,
 )
 from tutelage.config.issues import ConfigIssue, raise_issues
 from tutelage.config.keys import field_issue, value_text
@@ -179,7 +179,7 @@ def prompt_rows() -> list[ReferenceRow]:
         ReferenceRow(
             key=name,
             type=value_text(schema[name]),
-            default=json.dumps(plain(field.default)),
+            default=json.dumps(tuples_to_lists(field.default)),
             aliases=(),
             help=" ".join((field.description or "").split()),
         )

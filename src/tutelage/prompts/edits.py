@@ -56,12 +56,12 @@ class EditRules:
     def __init__(self, seed: Components, tasks: Sequence[Task]) -> None:
         """Collect texts that must not leak; answers shared by a tenth of the tasks are allowed."""
         self._seed = seed
-        self._questions = {run for task in tasks for run in _ngrams(question_text(task), OVERLAP)}
+        self._questions = {run for task in tasks for run in _ngrams(get_question(task), OVERLAP)}
         counted = Counter(a for task in tasks for a in {*_expected_answers(task)})
         label = max(3, len(tasks) / 10)
         self._expected_answers = {tuple(_tokenize(a)) for a, n in counted.items() if n < label}
 
-    def safe(self, component: str, text: str) -> str:
+    def check_edit(self, component: str, text: str) -> str:
         """Return the edit with unknown `{names}` escaped. Raises `RejectedEdit` for a new leak, a
         lost placeholder or excessive length."""
         seed = self._seed[component]
@@ -95,7 +95,7 @@ def _ngrams(text: str, size: int) -> Iterable[tuple[str, ...]]:
     return (tuple(words[i : i + size]) for i in range(len(words) - size + 1))
 
 
-def question_text(task: Task, separator: str = " ") -> str:
+def get_question(task: Task, separator: str = " ") -> str:
     """Return the question of a task as text, or an empty string if it has no chat messages."""
     try:
         return separator.join(m.content or "" for m in task.messages())

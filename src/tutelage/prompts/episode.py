@@ -21,7 +21,7 @@ def to_episode(
     reward = None if last.reward is None else last.reward.value
     failed = last.failure is not None
     exact: bool | None = not failed and is_success(rollout, rule)
-    if not failed and not RewardKind().after([rollout], rule).has_success:
+    if not failed and not RewardKind().update([rollout], rule).has_success:
         exact = None
     # Without a server's count: what a policy of this process computed.
     calls = [call for attempt in rollout.attempts for call in attempt.calls]

@@ -125,7 +125,7 @@ class CandidateScore:
         pairs = zip(self.items, self.episodes, strict=True)
         return [(item, episode) for item, episode in pairs if not episode.lost]
 
-    def worst(self, count: int) -> list[tuple[EvaluationItem, Episode]]:
+    def get_worst(self, count: int) -> list[tuple[EvaluationItem, Episode]]:
         """Return up to `count` judged episodes with the lowest rewards, with their items."""
         return sorted(self.evidence, key=lambda pair: pair[1].value)[:count]
 
@@ -142,18 +142,18 @@ class CandidateScore:
         return sum(bool(e.exact) for e in self.judged) / max(1, len(self.judged))
 
     @property
-    def mendable(self) -> bool:
+    def can_improve(self) -> bool:
         """Return True if an edit could improve the reward of an episode."""
-        return not self.infra_error and any(e.value < 1 for e in self.judged)
+        return not self.has_infra_error and any(e.value < 1 for e in self.judged)
 
     @property
-    def infra_error(self) -> bool:
+    def has_infra_error(self) -> bool:
         """Return True if too many rollouts were lost to score the candidate."""
         lost = len(self.episodes) - len(self.judged)
         return lost > INFRASTRUCTURE_SHARE * len(self.episodes)
 
     @property
-    def first_loss(self) -> str:
+    def first_error(self) -> str:
         """Return the error message of the first lost rollout, or an empty string."""
         return next((e.feedback for e in self.episodes if e.lost), "")
 
@@ -222,7 +222,7 @@ class Evaluator:
             for key, job, item in slots:
                 if key not in self._known:
                     new.setdefault(key, (job, item))
-            worst = self.budget.worst.of_rollout()
+            worst = self.budget.worst.rollout_cost()
             self.budget.reserve(worst * len(new))
             done = {k: Episode.from_dict(d) for k in new if (d := self.journal.get(k)) is not None}
             # Runners draw from one queue, so none waits while a slot is left.
@@ -232,7 +232,7 @@ class Evaluator:
                 for key, job, item in queue:
                     done[key] = episode = await self._play_item(job, item)
                     self.journal.put(key, asdict(episode))
-                    self.observer.played(self._name, len(done), len(new), self.budget.spent)
+                    self.observer.on_progress(self._name, len(done), len(new), self.budget.spent)
                     self._lost = [*self._lost, key] if episode.lost else []
                     if len(self._lost) >= LOST_IN_A_ROW:
                         self.journal.forget(self._lost)
@@ -249,7 +249,7 @@ class Evaluator:
             except* (StoreError, EngineError) as lost:
                 raise lost.exceptions[0] from None
             for key, (job, _) in new.items():
-                actual = SearchBudget.rollout(done[key].usage)
+                actual = SearchBudget.rollout_cost(done[key].usage)
                 self.budget.settle(worst, actual)
                 self.spent_by[job.candidate] = self.spent_by.get(job.candidate, Spend()) + actual
             self._known |= done

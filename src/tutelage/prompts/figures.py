@@ -18,7 +18,7 @@ from tutelage.runs.figures import (
     folder_hash,
 )
 from tutelage.runs.job_inputs import AGENT_REWARD
-from tutelage.runs.stored_evaluation import evaluation_of_record, judged_text
+from tutelage.runs.stored_evaluation import format_judged, parse_evaluation
 from tutelage.tasks.arithmetic import PROMPTED_REWARD
 from tutelage.types import JSON
 
@@ -47,7 +47,7 @@ def build_figures(files: RunFiles) -> Figures:
         base=base,
         base_mark=base if model is None else folder_hash(Path(model)) or f"model:{model}",
         agent=str(own or Figures.BUILT_IN),
-        agent_mark=files.agent_mark() if own else None,
+        agent_mark=files.agent_hash() if own else None,
         grader=str(settings.get("reward") or (AGENT_REWARD if own else PROMPTED_REWARD)),
         labels={measure: Labels("seed", "best", "sampled")},
         success=str(success) if success else None,
@@ -103,10 +103,10 @@ def judged_lines(test: Mapping[str, Any]) -> Iterator[str]:
     """Yield a text with the number of judged rollouts for each prompt."""
     for side in ("seed", "best"):
         if f"{side}_sums" in test:
-            yield f"{side}: {judged_text(evaluation_of_record(test[f'{side}_sums']))}"
+            yield f"{side}: {format_judged(parse_evaluation(test[f'{side}_sums']))}"
 
 
-def spend_text(spent: Mapping[str, Any], format_number: Callable[[float], str]) -> str:
+def format_spend(spent: Mapping[str, Any], format_number: Callable[[float], str]) -> str:
     """Format the nonzero costs as text: `120 rollouts, 8 optimiser calls, 31 200 tokens,
     $0.0123`."""
     nouns = {"rollouts": "rollout", "optimiser_calls": "optimiser call", "tokens": "token"}

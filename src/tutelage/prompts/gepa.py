@@ -53,7 +53,7 @@ class GEPA:
         for number, rng, parent, tasks in draw_steps(state, self.rounds, self.minibatch, pass_size):
             (before,) = await state.score([parent], Mode.TRAIN, tasks)
             accepted = False
-            if before.mendable:
+            if before.can_improve:
                 name = state.names[turns[parent.id]]
                 turns[parent.id] = (turns[parent.id] + 1) % len(state.names)
                 messages = requests.reflect(name, parent.components[name], before.evidence)
@@ -95,7 +95,7 @@ async def _validate_child(
     """Evaluate a child on its parent's minibatch and, if it is better, on all validation tasks.
     Return True if it is accepted."""
     (after,) = await state.score([child], Mode.TRAIN, tasks)
-    if after.infra_error:
+    if after.has_infra_error:
         return False
     old, new = judged_pairs(before.outcomes, after.outcomes)
     words = f"{sum(old):.3g} before, {sum(new):.3g} after on the minibatch"
@@ -193,7 +193,7 @@ async def _validate_merge(
     rest = [task for task in state.val if task not in few]
     few += rng.sample(rest, min(len(rest), MERGE_TASKS - len(few)))
     (score,) = await state.score([child], Mode.VAL, few)
-    if score.infra_error:
+    if score.has_infra_error:
         return False
     least = max(state.mean(first, few), state.mean(second, few))
     if score.reward < least:

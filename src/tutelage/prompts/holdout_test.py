@@ -85,7 +85,7 @@ async def run_holdout_test(
             raise EngineError(
                 f"{len(score.judged)} of {len(items)} test rollouts of the {name} prompt were "
                 "judged, too few for a verdict; the others failed because of infrastructure, the "
-                f"first with {score.first_loss!r}; fix it, then resume"
+                f"first with {score.first_error!r}; fix it, then resume"
             )
     return compare_scores(before, after, samples, seeds, number)
 

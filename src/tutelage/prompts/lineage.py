@@ -43,7 +43,7 @@ class Candidate:
         """Set the latest decision and its reason."""
         self.decision, self.reason = decision, reason
 
-    def note(self, split: str, score: CandidateScore) -> None:
+    def record_score(self, split: str, score: CandidateScore) -> None:
         """Record the score of a split, unless a score on more tasks is already recorded."""
         if split not in self.scores or self.scores[split]["n"] <= len(score.episodes):
             whole = len(score.judged) == len(score.episodes)
@@ -87,7 +87,7 @@ class Lineage(list[Candidate]):
         self.append(candidate)
         return candidate
 
-    def jsonl(self) -> str:
+    def to_jsonl(self) -> str:
         """Return the candidates as JSON lines with sorted keys."""
         return "".join(
             json.dumps(asdict(e), ensure_ascii=False, sort_keys=True) + "\n" for e in self
@@ -105,7 +105,7 @@ def read_lineage(folder: RunFolder) -> list[JSON]:
     return [json.loads(line) for _, line in json_lines(path.read_bytes())]
 
 
-def score_text(entry: JSON) -> str:
+def format_scores(entry: JSON) -> str:
     """Format the scores of each split as text, such as `val 0.95 on 20 (exact 0.90)`."""
     words: list[str] = []
     for split, s in sorted(entry["scores"].items(), reverse=True):

@@ -71,7 +71,7 @@ class Optimiser:
     def __init__(self, ask: Ask, budget: SearchBudget, journal: SearchJournal) -> None:
         self._ask, self._budget, self._journal = ask, budget, journal
 
-    async def read(
+    async def ask(
         self, requests: Sequence[OptimiserRequest], parser: Callable[[str], str]
     ) -> list[_ReplyOutcome]:
         """Send all requests and parse each reply. A request is repeated once if `parser` raises
@@ -101,7 +101,7 @@ class Optimiser:
 
     async def _send(self, requests: Sequence[OptimiserRequest]) -> list[_ReplyOutcome]:
         """Send requests concurrently within the budget, and return their outcomes in order."""
-        worst = self._budget.worst.of_call()
+        worst = self._budget.worst.call_cost()
         self._budget.reserve(worst * len(requests))
         outcomes = await asyncio.gather(*(self._send_one(request) for request in requests))
         for outcome in outcomes:
@@ -121,5 +121,5 @@ class Optimiser:
                 usage = Usage() if refused else self._budget.worst.optimiser_call or Usage()
                 answer = {"text": "", "usage": asdict(usage), "problem": str(error)}
             self._journal.put(request.key, answer)
-        problem, cost = answer["problem"], SearchBudget.call(Usage(**answer["usage"]))
+        problem, cost = answer["problem"], SearchBudget.call_cost(Usage(**answer["usage"]))
         return _ReplyOutcome(answer["text"], problem, cost, bool(problem))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tutelage.engine.endpoint import Endpoints, token_bound
+from tutelage.engine.endpoint import Endpoints, max_token_count
 from tutelage.engine.prices import Price
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.engine.usage import Usage
@@ -62,7 +62,7 @@ class OptimiserClient:
         seed = self._seeds.child(step_key).value(31)
         call = await client.chat(messages, sampling=self._sampling, agent=role, seed=seed)
         text = call.reply.content or ""
-        bound = (sum(token_bound(m.content or "") for m in messages), token_bound(text))
+        bound = (sum(max_token_count(m.content or "") for m in messages), max_token_count(text))
         prompt, completion = call.usage or bound
         dollars = price.cost(prompt, completion) if (price := self._prices.get(role)) else 0.0
         self.unknown += call.usage is None
@@ -74,7 +74,7 @@ class OptimiserClient:
             await client.close()
 
 
-def worst_call(prices: Sequence[Price | None], reply_tokens: int) -> Usage:
+def max_call_usage(prices: Sequence[Price | None], reply_tokens: int) -> Usage:
     """Return the maximum usage of one optimiser request, at the highest of the given prices."""
     dearest = max((p.cost(REQUEST_TOKENS, reply_tokens) for p in prices if p), default=0.0)
     return Usage(1, REQUEST_TOKENS + reply_tokens, dearest)

@@ -21,7 +21,7 @@ from tutelage.engine.meter import CallLimits, MeteredClient, UsageMeter
 from tutelage.engine.prices import Price
 from tutelage.engine.remote import RemoteServers
 from tutelage.environments.protocol import EnvironmentFactory
-from tutelage.prompts.agent import with_components
+from tutelage.prompts.agent import set_components
 from tutelage.prompts.contract import Components, Episode, RolloutSlot
 from tutelage.prompts.episode import to_episode
 from tutelage.resources import NamedResources, Roles
@@ -152,7 +152,7 @@ class CandidateRunner(RolloutManager):
             sources,
             self._settings,
             max_tokens=bundle.sampling.max_tokens,
-            resources=with_components(self.resources, components),
+            resources=set_components(self.resources, components),
             remote=make_client,
             reward=bundle.spec.reward,
             on_spans=store_rollout,
@@ -163,7 +163,7 @@ class CandidateRunner(RolloutManager):
         rollout = (await runner.run([spec]))[0]
         if run is not None:
             # An answer is not played again, so its record has to be on the disk before.
-            await asyncio.wrap_future(run.writer.flushed())
+            await asyncio.wrap_future(run.writer.flush_async())
         text = sessions[-1].feedback if sessions else ""
         usage = meter.usage() if bundle.roles.remote else None
         self.unknown += meter.cost.unknown

@@ -61,10 +61,10 @@ class Reflect:
         """Reflect on failures, estimate the effects of the sentences, and validate the composed
         child. Return True if it is accepted. Components are edited in turn."""
         (before,) = await state.score([parent], Mode.TRAIN, tasks)
-        if not before.mendable:
+        if not before.can_improve:
             return False
         name = state.names[number % len(state.names)]
-        failed = [pair for pair in before.worst(len(tasks)) if pair[1].value < 1]
+        failed = [pair for pair in before.get_worst(len(tasks)) if pair[1].value < 1]
         rng = state.seeds.child("gepa", number, "shown").python()
         edits: list[EditRequest] = []
         for i in range(state.calls_left(self.asks)):
@@ -72,13 +72,13 @@ class Reflect:
             messages = requests.reflect(name, parent.components[name], shown)
             edits.append(EditRequest(parent, name, messages, f"gepa/{number}/{i}", "reflect"))
         for child in await state.propose_edits(edits):
-            state.pool.learn(child.components)
+            state.pool.add_sentences(child.components)
             child.decide("pooled", "its sentences are tried with all others")
         for child in await compose(state, parent, name, self.trials, number):
             leader = state.validated[state.leaders()[0].id][1]
             few = state.val[:RACE]
             (after,) = await state.score([child], Mode.VAL, few)
-            if after.infra_error:
+            if after.has_infra_error:
                 continue
             old, new = judged_pairs(leader.outcomes[: len(after.outcomes)], after.outcomes)
             gap = sum(new) / max(1, len(new)) - sum(old) / max(1, len(new))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from tutelage.prompts.contract import Episode
-from tutelage.prompts.edits import question_text
+from tutelage.prompts.edits import get_question
 from tutelage.prompts.evaluator import EvaluationItem
 from tutelage.types import Message
 
@@ -100,7 +100,7 @@ def _format_rollouts(rollouts: Shown) -> str:
 
 def _format_rollout(item: EvaluationItem, episode: Episode) -> str:
     """Format one rollout as text."""
-    asked = question_text(item.task, "\n") or item.task.title
+    asked = get_question(item.task, "\n") or item.task.title
     fields = {
         "Trace": episode.trace,
         "Reward": f"{episode.value:.3g}" + (" (exact)" if episode.exact else ""),

@@ -22,9 +22,9 @@ from textwrap import indent
 from typing import Any, ClassVar, Self
 
 from tutelage.config.fields import RunSettings
-from tutelage.engine.endpoint import environment
+from tutelage.engine.endpoint import read_environment
 from tutelage.errors import RunError
-from tutelage.prompts.agent import with_components
+from tutelage.prompts.agent import set_components
 from tutelage.prompts.budget import SearchBudget
 from tutelage.prompts.config import KIND, PromptConfig
 from tutelage.prompts.contract import Components, RolloutSlot
@@ -43,17 +43,17 @@ from tutelage.runs.callbacks import Callback
 from tutelage.runs.figures import Figures, RunFiles, read_object
 from tutelage.runs.findings import add_findings, list_warnings
 from tutelage.runs.fingerprint import settings_sources
-from tutelage.runs.folder import RunFolder, folder_at, locked, write_json, write_text
+from tutelage.runs.folder import RunFolder, lock_run, open_folder, write_json, write_text
 from tutelage.runs.health import ROLLOUT_RULES, Setup
 from tutelage.runs.kinds import (
     FINISHED,
     Phase,
     RunHeader,
     RunKind,
+    load_settings,
     register,
-    stored_settings,
 )
-from tutelage.runs.lifecycle import Run, opened, record_outcome
+from tutelage.runs.lifecycle import Run, enter_run, record_outcome
 from tutelage.runs.metrics import (
     check_equal_failures,
     low_reward_text,
@@ -135,7 +135,7 @@ class PromptSearch(RunKind):
     @property
     def head(self) -> RunHeader:
         """Return the header of the run for the store, the loggers and the trace collector."""
-        config, env = self.setup.config, environment()
+        config, env = self.setup.config, read_environment()
         return RunHeader(
             recipe=config.recipe,
             algorithm=self.setup.algorithm.name,
@@ -208,10 +208,10 @@ def read_setup(folder: RunFolder, allow_changes: bool = False) -> SearchSetup:
             "which exists only in its program; resume it there with "
             f"Trainer(output_dir={str(folder.path)!r}, ...)"
         )
-    config = stored_settings(folder, PromptConfig)
+    config = load_settings(folder, PromptConfig)
     if allow_changes:
         config = config.model_copy(update={"allow_changes": True})
-    return build_setup(config, environment(), splits=read_tasks(folder))
+    return build_setup(config, read_environment(), splits=read_tasks(folder))
 
 
 def write_best(folder: RunFolder, components: Components) -> None:
@@ -227,7 +227,7 @@ def write_outcome(
 ) -> JSON:
     """Write the lineage and the best prompt, and return the fields of `result.json`. Their names
     are the same as in other runs, such as `success_after_sampled`."""
-    write_text(folder.path / LINEAGE_FILE, result.lineage.jsonl())
+    write_text(folder.path / LINEAGE_FILE, result.lineage.to_jsonl())
     write_best(folder, result.components)
     test, spent = result.test, (result.spent + result.test_spent).to_dict()
     kind = RewardKind(has_success=test.exact is not None)
@@ -287,8 +287,8 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
             return await run_holdout_test(evaluator, seed, best, tasks, draws, number)
 
     with (
-        locked(folder),
-        opened(PromptSearch(setup).head, folder, progress) as run,
+        lock_run(folder),
+        enter_run(PromptSearch(setup).head, folder, progress) as run,
         record_outcome(run, lambda status: dict(finished) if status == FINISHED else None),
     ):
         holdout = asyncio.run(play_test())
@@ -343,7 +343,7 @@ class _SearchRecorder(Observer):
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
         """Forward the progress to the search's observer."""
-        self._inner.played(stage, done, total, spent)
+        self._inner.on_progress(stage, done, total, spent)
 
     def check_health(self, *, ended: bool = False) -> None:
         """Record health findings for the rollouts since the last check."""
@@ -371,7 +371,7 @@ class _SearchRecorder(Observer):
         line = {"phase": "search", "step": found.number, "candidates": len(found.standings)}
         run.log({**line, "leader": found.leader, **found.spent.to_dict(), **found.metrics()})
         write_best(run.folder, found.best)
-        self._inner.round(found)
+        self._inner.on_round(found)
         for callback in self._callbacks:
             callback.on_round_end(found)
         self._number = found.number
@@ -441,7 +441,7 @@ async def search_agent(
 
     Raises `ConfigError` and other `TutelageError`s, most of them before any rollout.
     """
-    folder = folder_at(output)
+    folder = open_folder(output)
     facts = {**setup.facts, "run": str(folder.path)}
     progress.start(f"prompt search, {setup.algorithm.name}", facts)
     progress.phase("search")
@@ -458,7 +458,7 @@ async def search_agent(
         verdict=Verdict(fields["verdict"]),
         interval=(float(gap["low"]), float(gap["high"])),
         components=components,
-        resources=with_components(setup.bundle.resources, components),
+        resources=set_components(setup.bundle.resources, components),
         dollars=float(fields["dollars"]),
     )
     for callback in callbacks:

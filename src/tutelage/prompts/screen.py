@@ -140,7 +140,7 @@ class _ScreenState:
         bank = len(self.settings.bank)
         size = min(self.settings.subset, bank)
         if self.trials:
-            mean, covariance = self.effects()
+            mean, covariance = self.estimate_effects()
             drawn = round_off(rng.multivariate_normal(mean, covariance, trials, method="cholesky"))
             subsets = [_select_best(effects, size) for effects in drawn]
         else:
@@ -153,12 +153,12 @@ class _ScreenState:
         self.trials += [trial for trial in tried if np.isfinite(trial[2])]
         self.waves += 1
 
-    def effects(self) -> tuple[Floats, Floats]:
+    def estimate_effects(self) -> tuple[Floats, Floats]:
         """Estimate the effect of each phrase on the reward from all trials: mean and covariance."""
         subsets, tasks, rewards = zip(*self.trials, strict=True)
         bank = range(len(self.settings.bank))
         design = np.array([[i in subset for i in bank] for subset in subsets], dtype=float)
-        return effects(design, np.asarray(tasks), np.asarray(rewards), self.settings.ridge)
+        return estimate_effects(design, np.asarray(tasks), np.asarray(rewards), self.settings.ridge)
 
     async def validate_best(self) -> None:
         """Validate the best k phrases for several values of k, and the best evaluated subsets.
@@ -166,7 +166,7 @@ class _ScreenState:
         They are halved without the best candidate so far: on few tasks a new candidate may tie with
         it.
         """
-        mean, _ = self.effects()
+        mean, _ = self.estimate_effects()
         ranked = [int(i) for i in np.argsort(-mean, kind="stable")]
         useful = max(1, int((mean > 0).sum()))
         sizes = sorted({k for k in (1, 2, 3, 4, 6, 8, 12, useful) if k <= useful})
@@ -188,7 +188,7 @@ class _ScreenState:
             self.state.close_round()
             self.polished += 1
             self.best.decide("accepted", "best so far")
-            mean, _ = self.effects()
+            mean, _ = self.estimate_effects()
             now = self.picked[self.best.id]
             outside = [int(i) for i in np.argsort(-mean, kind="stable") if i not in now]
             neighbours = [[i for i in now if i != out] for out in now] if not skipped else []
@@ -213,7 +213,7 @@ class _ScreenState:
         return self.best != before
 
 
-def effects(
+def estimate_effects(
     design: Floats, tasks: npt.NDArray[np.int_], rewards: Floats, penalty: float
 ) -> tuple[Floats, Floats]:
     """Estimate the effect of each phrase on the reward: mean [phrases] and covariance [phrases,

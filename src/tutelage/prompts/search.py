@@ -136,7 +136,7 @@ class SearchState:
         refused: RejectedEdit | None = None
         for name, text in changes.items():
             try:
-                components[name] = self.rules.safe(name, text)
+                components[name] = self.rules.check_edit(name, text)
             except RejectedEdit as error:
                 components[name], refused = text, error
         candidate = self.lineage.add(components, parents, operation, critique, cost)
@@ -153,23 +153,23 @@ class SearchState:
         """Request all edits at once and return the accepted candidates."""
         requests = [OptimiserRequest("edit", edit.messages, edit.step_key) for edit in edits]
         made: list[Candidate] = []
-        for edit, reply in zip(edits, await self.optimiser.read(requests, parse_edit), strict=True):
+        for edit, reply in zip(edits, await self.optimiser.ask(requests, parse_edit), strict=True):
             parent, cost = edit.parent, reply.cost + edit.cost
             if reply.problem:
-                self.note_failed(parent, edit.operation, reply.reason, edit.critique, cost)
+                self.record_failure(parent, edit.operation, reply.reason, edit.critique, cost)
                 continue
             changes = {edit.component: reply.text}
             made += self.propose([parent], changes, edit.operation, edit.critique, cost)
         return made
 
-    def note_failed(
+    def record_failure(
         self, parent: Candidate, operation: str, reason: str, critique: str, cost: Spend
     ) -> None:
         """Record a proposal without a text in the lineage."""
         failed = self.lineage.add(parent.components, [parent], operation, critique, cost)
         failed.decide("rejected", reason)
 
-    def unvalidated(self, parent: Candidate, component: str, text: str) -> Candidate | None:
+    def find_unvalidated(self, parent: Candidate, component: str, text: str) -> Candidate | None:
         """Return the existing candidate with this text if it was not validated, else None."""
         known = self._proposed.get(_components_key({**parent.components, component: text}))
         return None if known is None or known is self.seed or known.id in self._values else known
@@ -189,8 +189,8 @@ class SearchState:
         jobs = [EvaluationJob(c.id, c.components, items) for c in candidates]
         scores = await self.evaluator.evaluate(jobs)
         for candidate, score in zip(candidates, scores, strict=True):
-            candidate.note("val fresh" if first_sample else split.value, score)
-            if score.infra_error:
+            candidate.record_score("val fresh" if first_sample else split.value, score)
+            if score.has_infra_error:
                 self._values.pop(candidate.id, None)
                 self.validated.pop(candidate.id, None)
                 reason = "too many rollouts were lost to infrastructure; it is not scored"
@@ -211,7 +211,7 @@ class SearchState:
     def _update_model(self, components: Components, score: CandidateScore) -> None:
         """Add the rollouts of a score to the sentence model."""
         for item, episode in score.evidence:
-            self.pool.note(components, f"{item.split}/{item.task.id}", episode.value)
+            self.pool.add_rollout(components, f"{item.split}/{item.task.id}", episode.value)
 
     async def rank(
         self, candidates: Sequence[Candidate], tasks: Sequence[Task], first_sample: int = 0
@@ -219,7 +219,7 @@ class SearchState:
         """Evaluate candidates on validation tasks and return the scored ones, best first."""
         scores = await self.score(candidates, Mode.VAL, tasks, first_sample)
         pairs = zip(scores, candidates, strict=True)
-        usable = [(score.reward, c) for score, c in pairs if not score.infra_error]
+        usable = [(score.reward, c) for score, c in pairs if not score.has_infra_error]
         return [c for _, c in sorted(usable, key=lambda pair: -pair[0])]
 
     async def validate(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -242,13 +242,13 @@ class SearchState:
         played: dict[int, tuple[Components, EvaluationJob]] = {}
         for number, (text, task) in enumerate(zip(texts, tasks, strict=False)):
             with suppress(RejectedEdit):
-                made = {**parent.components, component: self.rules.safe(component, text)}
+                made = {**parent.components, component: self.rules.check_edit(component, text)}
                 items = [EvaluationItem(Mode.TRAIN, task)]
                 played[number] = made, EvaluationJob(entry.id, made, items)
         scores = await self.evaluator.evaluate([job for _, job in played.values()])
         rewards = [math.nan] * len(texts)
         for (number, (made, _)), score in zip(played.items(), scores, strict=True):
-            if not score.infra_error:
+            if not score.has_infra_error:
                 rewards[number] = score.reward
                 self._update_model(made, score)
         return rewards
@@ -296,7 +296,7 @@ class SearchState:
         trained = self._trained.get(base.id)
         played = self._values.get(base.id, {}).values() if trained is None else trained.outcomes
         rewards = tuple(value for value in played if value is not None)
-        self.evaluator.observer.round(
+        self.evaluator.observer.on_round(
             Round(
                 number=self._rounds,
                 components=base.components,
@@ -391,11 +391,11 @@ async def optimise(
     ended = "the search ended by itself"
     try:
         (score,) = await state.score([state.seed], Mode.VAL, state.val)
-        if score.infra_error:
+        if score.has_infra_error:
             evaluator.forget_lost()
             raise EngineError(
                 "cannot score the seed prompt: too many of its rollouts failed because of "
-                f"infrastructure, the first with {score.first_loss!r}; fix it, then resume"
+                f"infrastructure, the first with {score.first_error!r}; fix it, then resume"
             )
         state.seed.decide("accepted", "the seed")
         await state.validate([state.seed])
@@ -434,7 +434,7 @@ def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> SearchPlan
     """Plan a search. `limits.rollouts` applies to the search alone; the limits on tokens and
     dollars include the test. Raises `ConfigError` if fewer than three proposals fit the budget, or
     if a limit requires an unknown worst case."""
-    limits, one, val = settings.limits, settings.worst.of_rollout(), len(splits.val)
+    limits, one, val = settings.limits, settings.worst.rollout_cost(), len(splits.val)
     test = one * (2 * len(splits.test) * settings.samples)
     rest: dict[str, float] = {}
     rollouts = MOST_ROLLOUTS if limits.rollouts is None else limits.rollouts
@@ -467,6 +467,6 @@ def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> SearchPlan
             f"rollouts, or use fewer than {val} validation tasks"
         )
     calls = (limits.optimiser_calls or 0) if algorithm.needs_optimiser else 0
-    most = (one * rollouts + settings.worst.of_call() * calls).to_dict()
+    most = (one * rollouts + settings.worst.call_cost() * calls).to_dict()
     capped: dict[str, Any] = {n: min(v, rest.get(n, v)) for n, v in most.items()}
     return SearchPlan(replace(limits, **rest), Spend(**capped), test, least)

@@ -91,11 +91,11 @@ class SentenceModel:
     """Known sentences with their numbers in the order of appearance."""
     rows: list[Row] = field(default_factory=list[Row])
 
-    def note(self, components: Components, task: str, reward: float) -> None:
+    def add_rollout(self, components: Components, task: str, reward: float) -> None:
         """Add one rollout and its sentences to the model."""
-        self.rows.append((frozenset(self.learn(components)), task, reward))
+        self.rows.append((frozenset(self.add_sentences(components)), task, reward))
 
-    def learn(self, components: Components) -> list[Feature]:
+    def add_sentences(self, components: Components) -> list[Feature]:
         """Return the sentences that are not in the seed, and add them to the known sentences."""
         pairs: list[Feature] = []
         for name in sorted(components):
@@ -140,8 +140,8 @@ class SentenceModel:
                 kept.append(i)
         return "\n".join([self.seed[component], *(names[i] for i in kept)])
 
-    def expected(self, components: Components, component: str) -> float:
+    def expected_effect(self, components: Components, component: str) -> float:
         """Return the expected total effect of the sentences of a component."""
         names, mean, _ = self.fit(component)
         worth = dict(zip(names, mean, strict=True))
-        return sum(float(worth[s]) for n, s in self.learn(components) if n == component)
+        return sum(float(worth[s]) for n, s in self.add_sentences(components) if n == component)

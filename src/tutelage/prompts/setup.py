@@ -16,19 +16,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.agents.loading import load_agent
-from tutelage.config.api_keys import api_key_of
+from tutelage.config.api_keys import read_api_key
 from tutelage.engine.endpoint import (
     DEFAULT_MODEL,
     Endpoint,
     check_url,
-    environment,
     read_endpoints,
+    read_environment,
 )
 from tutelage.engine.meter import CallLimits
 from tutelage.engine.prices import Price, find_price, load_prices
 from tutelage.engine.usage import Usage
 from tutelage.environments.loading import load_environment
-from tutelage.environments.start import check_repeats
+from tutelage.environments.start import check_determinism
 from tutelage.errors import ConfigError
 from tutelage.prompts.agent import PROMPT, ToolAgent, read_components
 from tutelage.prompts.agent_bundle import agent_resources, build_agent_bundle, call_limits
@@ -39,7 +39,7 @@ from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.contract import Settings, Splits
 from tutelage.prompts.embedded import load_embedded_defaults
 from tutelage.prompts.gepa import GEPA
-from tutelage.prompts.optimiser_client import worst_call
+from tutelage.prompts.optimiser_client import max_call_usage
 from tutelage.prompts.play import SLOTS, AgentBundle, AgentSpec
 from tutelage.prompts.reflect import Reflect
 from tutelage.prompts.screen import Screen
@@ -134,12 +134,12 @@ def build_setup(
     builtin = isinstance(agent_spec.agent, ToolAgent)
     splits = splits or make_splits(config, factory)
     if factory is not None:
-        check_repeats(factory, splits.train[0], config.seed)
+        check_determinism(factory, splits.train[0], config.seed)
     parts = (splits.train, splits.val, splits.test)
     if agent_spec.reward is not None:
         check(agent_spec.reward, [task for part in parts for task in part])
     # An agent of one's own may read any field of a task, the built-in one reads its question.
-    read = agent_spec.reward.fields_read if builtin and agent_spec.reward else None
+    read = agent_spec.reward.task_fields if builtin and agent_spec.reward else None
     splits.check_held_out(read)
     plan(chosen, splits, Settings("", Limits(rollouts=config.rollouts), samples=config.samples))
     resources = agent_resources(agent_spec, config, task)
@@ -152,7 +152,7 @@ def build_setup(
     if not chosen.needs_optimiser:
         optimiser = {}
     role_prices = {role: find_price(prices, e.model) for role, e in optimiser.items()}
-    asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
+    asked = max_call_usage([*role_prices.values()], config.optimiser_tokens) if optimiser else None
     unknown = [bundle.endpoints[n].model for n, p in bundle.prices.items() if p is None]
     unknown += [optimiser[role].model for role, p in role_prices.items() if p is None]
     settings = _make_settings(config, bundle, WorstCase(_max_rollout_usage(bundle), asked))
@@ -199,7 +199,7 @@ def build_trainer_setup(
     # Agent and tasks are objects here, so no key names their files.
     config = resolve_prompt("math", (), {**keys, "algorithm": algorithm.name})
     optimisers: dict[str, Endpoint] = {}
-    env = environment()
+    env = read_environment()
     if optimiser is not None:
         if optimiser.endpoint is None:
             raise ConfigError(
@@ -207,7 +207,7 @@ def build_trainer_setup(
             )
         url = check_url(optimiser.endpoint)
         model = optimiser.model or optimiser.name or env.get("OPENAI_MODEL") or DEFAULT_MODEL
-        key = optimiser.api_key or api_key_of(env, "OPENAI_API_KEY")
+        key = optimiser.api_key or read_api_key(env, "OPENAI_API_KEY")
         optimisers = {role: Endpoint(role, url, model, key) for role in ("gradient", "edit")}
     train, val, test = splits
     if (val is None) != (test is None) or (train is None and val is not None):
@@ -311,9 +311,9 @@ def _max_rollout_usage(bundle: AgentBundle) -> Usage | None:
     if bundle.roles.remote:
         known = [p for p in bundle.prices.values() if p is not None]
         dearest = max(known, key=lambda p: p.cost(bundle.caps.prompt_tokens, 1), default=None)
-        return bundle.caps.worst(dearest)
+        return bundle.caps.worst_case(dearest)
     if bundle.policy is not None:
-        return CallLimits(bundle.caps.calls, bundle.policy.max_positions, 0).worst(None)
+        return CallLimits(bundle.caps.calls, bundle.policy.max_positions, 0).worst_case(None)
     return None
 
 

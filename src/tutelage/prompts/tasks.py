@@ -15,7 +15,7 @@ from typing import Any
 from tutelage.bounded import json_lines
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.environments.start import environment_tasks
-from tutelage.errors import ConfigError, counted
+from tutelage.errors import ConfigError, pluralize
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Splits
 from tutelage.prompts.embedded import load_embedded_defaults
@@ -24,7 +24,7 @@ from tutelage.runs.folder import RunFolder
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import Split
 from tutelage.tasks.dataset import Dataset
-from tutelage.tasks.overlap import group_equal, hash_task
+from tutelage.tasks.overlap import group_duplicates, hash_task
 from tutelage.types import Task
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -69,10 +69,10 @@ def limit_splits(
 
 def split_dataset(tasks: Sequence[Task], seed: int) -> Splits:
     """Split a dataset randomly into 40 % train, 20 % val and 40 % test tasks."""
-    order = group_equal(tasks, hash_task)  # equal tasks stay together
+    order = group_duplicates(tasks, hash_task)  # equal tasks stay together
     if len(order) < LEAST:
         raise ConfigError(
-            f"{counted(len(order), 'different task')} cannot be split into train, val and test; "
+            f"{pluralize(len(order), 'different task')} cannot be split into train, val and test; "
             f"pass at least {LEAST}, or the three splits separately"
         )
     SeedTree(seed).child("prompt", "split").python().shuffle(order)

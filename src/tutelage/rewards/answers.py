@@ -171,11 +171,11 @@ def find_number(text: str) -> Fraction | None:
     whole = read_number(strip_period(text.strip())) if not _is_too_long(text) else None
     if whole is not None:
         return whole
-    answer = find_stated(text)
+    answer = find_marked_answer(text)
     if answer is None:
         return None
     exact = read_number(answer)
-    return read_leading(answer) if exact is None else exact
+    return read_leading_number(answer) if exact is None else exact
 
 
 def find_last_number(text: str) -> Fraction | None:
@@ -196,7 +196,7 @@ def find_last_number(text: str) -> Fraction | None:
     return None if cut else _to_fraction(match)
 
 
-def read_leading(answer: str) -> Fraction | None:
+def read_leading_number(answer: str) -> Fraction | None:
     """Parse the number at the start of an answer such as `12 pens`, or return None.
 
     Returns None if the following words change it, as in `12 or 13` and `2 pi`.
@@ -207,7 +207,7 @@ def read_leading(answer: str) -> Fraction | None:
     return _to_fraction(match)
 
 
-def find_stated(text: str) -> str | None:
+def find_marked_answer(text: str) -> str | None:
     r"""Extract the marked answer of a text: the last `\boxed{}`, `#### X` or `answer is X`."""
     tail = plain_text(text[-SEARCHED_CHARS:])
     boxed = find_last_box(tail)

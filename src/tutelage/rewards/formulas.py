@@ -17,7 +17,7 @@ from tutelage.rewards.answers import (
     LATEX_TEXT,
     MODIFIERS,
     is_unit,
-    read_leading,
+    read_leading_number,
     read_number,
 )
 from tutelage.tools.expression import Algebra, ExpressionError, parse
@@ -125,7 +125,7 @@ def float_value(text: str) -> float:
             number = read_number(plain)
             value = parse(plain, _real_algebra({})) if number is None else float(number)
         except ExpressionError:
-            number = read_leading(text)
+            number = read_leading_number(text)
             if number is None:
                 raise
             return float(number)
@@ -149,7 +149,7 @@ def free_variables(text: str) -> frozenset[str]:
             return frozenset()
         return parse(plain, _VARIABLES)
     except ExpressionError:
-        if read_leading(text) is None:
+        if read_leading_number(text) is None:
             raise
         return frozenset()
 

@@ -66,23 +66,23 @@ class RewardFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped function without checking its result. For built-in rewards the reasoning
         is removed from the prediction."""
-        if self.builtin:
+        if self.is_builtin:
             kwargs = inspect.signature(self.fn).bind(*args, **kwargs).arguments
             args, kwargs["prediction"] = (), split_thought(kwargs["prediction"])[1]
         return self.fn(*args, **kwargs)
 
     @property
-    def builtin(self) -> bool:
+    def is_builtin(self) -> bool:
         """Return True for built-in rewards, which compare with a field of the task."""
         return str(getattr(self.fn, "__module__", "")).startswith("tutelage.rewards.")
 
     @property
-    def sees_attempt(self) -> bool:
+    def uses_attempt(self) -> bool:
         """Return True if the function takes the prediction, the trajectory or the context."""
         return self.takes_any or bool({*self.required, *self.optional} & {*RESERVED} - {"task"})
 
     @property
-    def fields_read(self) -> frozenset[str] | None:
+    def task_fields(self) -> frozenset[str] | None:
         """Return the names of the task fields used by the function, or None for any field."""
         names = {*self.required, *self.optional}
         return None if self.takes_any or "task" in names else frozenset(names - {*RESERVED})
@@ -139,7 +139,7 @@ def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
     for task in dataset:
         _check_task(function, task)
         one_of, checked = function.one_of, [*function.required]
-        if function.fields_read is None and not function.builtin:
+        if function.task_fields is None and not function.is_builtin:
             one_of = EXPECTED_FIELDS
         if all(is_empty(task.fields.get(name)) for name in one_of):
             checked += one_of
@@ -147,7 +147,7 @@ def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
         for name in checked:
             if name in task.fields and is_empty(task.fields[name]):
                 problems[f"{where}: field {name!r} is {task.fields[name]!r:.60}"] = None
-        if problems and function.builtin:
+        if problems and function.is_builtin:
             raise RewardError(
                 f"{next(iter(problems))}, but the reward {function.name!r} requires it; add the "
                 "expected answer, or remove the row"
@@ -258,7 +258,7 @@ async def compute_reward(
                     error,
                 )
         value, error = await call_safely(
-            function.fn, arguments, what="reward", inline=function.inline, seconds=limit
+            function.fn, arguments, label="reward", inline=function.inline, timeout=limit
         )
     except TimeoutError:
         raise RewardTimeoutError(

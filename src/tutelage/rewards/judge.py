@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 from tutelage.bounded import DIRECT, parse_json
-from tutelage.config.api_keys import api_key_of
+from tutelage.config.api_keys import read_api_key
 from tutelage.errors import ConfigError, GraderError
 from tutelage.replies import split_thought
 from tutelage.rewards.function import RewardFunction, reward
@@ -48,7 +48,7 @@ def llm_judge(options: ToolOptions) -> RewardFunction:
             f"no judge is configured for the reward 'llm_judge': set {missing} "
             "(judge.base_url=https://.../v1 judge.model=NAME); the policy cannot be its own judge"
         )
-    key = api_key_of(options.environ, "TUTELAGE_JUDGE_API_KEY", "OPENAI_API_KEY")
+    key = read_api_key(options.environ, "TUTELAGE_JUDGE_API_KEY", "OPENAI_API_KEY")
 
     @reward("llm_judge", bounded=True)
     async def judge(prediction: str, answer: Any, task: Task) -> float:

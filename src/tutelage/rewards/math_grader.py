@@ -22,7 +22,7 @@ from tutelage.rewards.answers import (
     LATEX_TEXT,
     NEGATION_OR_CHOICE,
     answer_text,
-    find_stated,
+    find_marked_answer,
     is_number_word,
     normalise_text,
     plain_text,
@@ -97,7 +97,7 @@ def math_grader(prediction: str, answer: Any) -> dict[str, float]:
 
 def grade(prediction: str, answer: Any, symbolic: Callable[[str, str], bool | None]) -> bool | None:
     """Return True if a final text is correct, else False, or None if `symbolic` timed out."""
-    answer, stated = strip_solution(answer), find_stated(prediction)
+    answer, stated = strip_solution(answer), find_marked_answer(prediction)
     text = prediction if stated is None else stated
     if len(text) > MAX_LENGTH:
         return text.strip() == str(answer).strip()

@@ -62,7 +62,7 @@ class Trial:
     problem: str | None = None
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Return True if the text earned the full reward."""
         return self.reward is not None and self.reward >= FULL_REWARD
 
@@ -127,18 +127,18 @@ async def validate_reward(
         return results
 
     gold = await run_trials([*pairs, *pairs[:3]])
-    wrong = [t for t in gold if not t.full]
+    wrong = [t for t in gold if not t.is_full]
     wrong += [b for a, b in zip(gold, gold[len(pairs) :], strict=False) if a.reward != b.reward]
     advice = "accept answers in the format of the tasks, or name their field with --gold"
     probes = [Probe("gold answer", "it earns 1 every time", gold, wrong, advice)]
     for name, expected, advice, forms in _REJECTED:
         cases = [(tasks[i], text) for i in range(len(tasks)) for text in _fill(forms, golds, i)]
         results = await run_trials(cases)
-        broken = [t for t in results if t.full or t.problem]
+        broken = [t for t in results if t.is_full or t.problem]
         probes.append(Probe(name, expected, results, broken, advice))
     constant = Counter(golds).most_common(1)[0][0]
     constant_trials = await run_trials((task, constant) for task in tasks)
-    solved = [t for t in constant_trials if t.full]
+    solved = [t for t in constant_trials if t.is_full]
     too_often = solved if len(solved) > MAX_CONSTANT_SHARE * len(tasks) and len(tasks) > 1 else []
     expected = f"the same answer for all tasks solves at most {100 * MAX_CONSTANT_SHARE:.0f} %"
     advice = "balance the tasks, or reward more than a guess"

@@ -20,7 +20,7 @@ from tutelage.agents.agent import Agent
 from tutelage.agents.function import TOKENIZER
 from tutelage.agents.isolated import IsolatedAgent
 from tutelage.agents.session import RolloutSession
-from tutelage.engine.endpoint import environment as variables
+from tutelage.engine.endpoint import read_environment as variables
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.gateway import Gateway
 from tutelage.gateway.address import read_address
@@ -79,7 +79,7 @@ class RolloutManager:
         if self._resource_task.done():
             await self._resource_task
         if self.roles.policies or self.roles.remote:
-            self._gateway = await asyncio.to_thread(Gateway.at(*self._address).start)
+            self._gateway = await asyncio.to_thread(Gateway.for_address(*self._address).start)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:

@@ -300,7 +300,7 @@ class _AttemptClient:
         if task is not None:
             self._running.add(task)
         try:
-            with attempt.own_time.paused():
+            with attempt.own_time.pause():
                 call = await request
         except EngineError as error:
             if not self.ended:
@@ -382,5 +382,5 @@ class _LoopClient:
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
         """Send one request in the event loop of the client. Cancellation is forwarded."""
         work = self.client.chat(messages, **options)
-        with self.own_time.paused():
+        with self.own_time.pause():
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))

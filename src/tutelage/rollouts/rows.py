@@ -35,7 +35,7 @@ def build_rows(calls: Iterable[Call], policy: str = POLICY) -> list[Row]:
             rows.append(_extend_row(None, call))
         else:
             rows[number] = _extend_row(rows[number], call)
-    return [row for row in rows if row.trained]
+    return [row for row in rows if row.n_trained]
 
 
 def _extend_row(row: Row | None, call: Call) -> Row:

@@ -325,7 +325,7 @@ class Runner:
         # A task of its own, so that what the agent sets in its context stays there.
         task = asyncio.create_task(play())
         try:
-            done = await session.own_time.done_within(task, session.limit)
+            done = await session.own_time.wait_for(task, session.limit)
         except asyncio.CancelledError:
             session.cancelled = session.closed = True
             await cancel_and_wait(task)

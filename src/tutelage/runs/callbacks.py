@@ -37,7 +37,7 @@ class Callback:
         """Called at the end of the job with its result."""
 
 
-def on_rollout(callbacks: Sequence[Callback]) -> Callable[[Rollout], None] | None:
+def rollout_hook(callbacks: Sequence[Callback]) -> Callable[[Rollout], None] | None:
     """Return a function that passes a rollout to all callbacks, or None without callbacks."""
 
     def notify(rollout: Rollout) -> None:

@@ -18,7 +18,7 @@ class Pace:
     seconds: float
     dollars: float = 0.0
 
-    def words(self, rollouts: int) -> str:
+    def format_estimate(self, rollouts: int) -> str:
         """Format an estimate of the cost of a number of rollouts."""
         times = rollouts / self.rollouts
         tokens, seconds = self.tokens * times, self.seconds * times

@@ -113,7 +113,7 @@ class RunFiles:
     agent: JSON
 
     @classmethod
-    def of(cls, run: RunFolder) -> RunFiles:
+    def read(cls, run: RunFolder) -> RunFiles:
         """Read the metadata files of a run folder."""
         config = read_object(run.config)
         settings = dict(config.get("config") or {})
@@ -124,7 +124,7 @@ class RunFiles:
         found: object = self.settings.get(name)
         return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
 
-    def agent_mark(self) -> str | None:
+    def agent_hash(self) -> str | None:
         """Return the hash of a custom agent's code at the start of the run."""
         sources: object = read_object(self.run.path / "fingerprint.json").get("sources")
         marks = cast("Mapping[str, str]", sources) if isinstance(sources, Mapping) else {}
@@ -132,7 +132,7 @@ class RunFiles:
 
     def number(self, name: str) -> float | None:
         """Return a number from the result, or None if it is missing."""
-        return finite(self.result.get(name))
+        return to_finite(self.result.get(name))
 
     def count(self, name: str) -> int | None:
         """Return an integer from the result, or None if it is missing."""
@@ -163,7 +163,7 @@ def read_object(path: Path, errors: list[str] | None = None) -> JSON:
     return cast("JSON", found)
 
 
-def finite(value: Any) -> float | None:
+def to_finite(value: Any) -> float | None:
     """Convert a JSON value to a float, or return None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

@@ -40,7 +40,7 @@ def fingerprint_file(folder: RunFolder) -> Path:
     return folder.path / "fingerprint.json"
 
 
-def keep_fingerprint(folder: RunFolder, config: JSON, sources: Mapping[str, str]) -> None:
+def write_fingerprint(folder: RunFolder, config: JSON, sources: Mapping[str, str]) -> None:
     """Write the fingerprint of a run. The current `config.json` remains valid in case the process
     stops before it is replaced."""
     before = _hash_json(read_object(folder.config))

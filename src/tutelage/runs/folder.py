@@ -200,13 +200,13 @@ def _describe_content(path: Path) -> str | None:
     """Describe the content of a folder, or return None if it is empty or contains only files of a
     run that never started. Without a lock file such files may be the user's."""
     names = {SERVER_LOG}
-    if files.folder_content(path / "checkpoints") is None:
+    if files.describe_folder(path / "checkpoints") is None:
         names.add("checkpoints")  # empty, it is what a run has made that was killed at once
     if (path / LOCK).is_file() and not is_locked(RunFolder(path)):
         names |= {LOCK, *_RECORDS, *files.temporary_names(path)}
         if not (path / "tasks").is_symlink():
             names.add("tasks")
-    return files.folder_content(path, besides=names)
+    return files.describe_folder(path, ignored=names)
 
 
 def _remove_records(path: Path) -> None:
@@ -227,7 +227,7 @@ def find(name: str, runs: Path = RUNS) -> RunFolder:
         ended = "stopped before it started: run the same command again"
         state = "has not started yet; wait for it" if is_locked(RunFolder(direct)) else ended
         raise RunError(f"the run in {name!r} {state}")
-    known = every(runs)
+    known = list_runs(runs)
     run_folders = [f for f in known if f.name.startswith(name)]
     exact = [f for f in run_folders if f.name == name]
     if len(exact or run_folders) == 1:
@@ -260,7 +260,7 @@ def is_run(path: Path) -> bool:
     return isinstance(config, dict) and ("kind" in config or "config" in config)
 
 
-def every(runs: Path = RUNS) -> list[RunFolder]:
+def list_runs(runs: Path = RUNS) -> list[RunFolder]:
     """List all runs in a folder, newest first."""
     if not runs.is_dir():
         return []
@@ -269,7 +269,7 @@ def every(runs: Path = RUNS) -> list[RunFolder]:
     return [RunFolder(p) for p in folders]
 
 
-def fresh_name(
+def new_run_path(
     recipe: str, runs: Path = RUNS, *, name: str | None = None, claim: bool = False
 ) -> Path:
     """Return an unused path for a new run, named `name` or by recipe and date, with a number if
@@ -294,12 +294,12 @@ def fresh_name(
     raise RunError(f"no free run name in {str(runs)!r}; choose one with --output")
 
 
-def place_of(output: str | None, recipe: str, name: str | None = None) -> Path:
+def run_path(output: str | None, recipe: str, name: str | None = None) -> Path:
     """Return `output` as a path, or an unused path below `runs/` if it is None."""
-    return fresh_name(recipe, name=name, claim=True) if output is None else Path(output)
+    return new_run_path(recipe, name=name, claim=True) if output is None else Path(output)
 
 
-def folder_at(path: Path) -> RunFolder:
+def open_folder(path: Path) -> RunFolder:
     """Open the run folder at a path, or create an empty one. Raises `RunError`."""
     return RunFolder(path) if (path / "config.json").is_file() else create(path)
 
@@ -333,7 +333,7 @@ def append_json(path: Path, data: Mapping[str, Any]) -> None:
         raise disk_error(path, error) from error
 
 
-def keep_lines(path: Path, count: int) -> None:
+def trim_lines(path: Path, count: int) -> None:
     """Truncate a JSONL file to its first `count` lines."""
     if path.is_file():
         lines = [json.dumps(line, allow_nan=False) for line in _read_lines(path)]
@@ -352,7 +352,7 @@ def disk_error(path: Path, error: OSError) -> RunError:
 
 
 @contextmanager
-def locked(folder: RunFolder) -> Generator[None]:
+def lock_run(folder: RunFolder) -> Generator[None]:
     """Context manager that locks a run, and removes its folder if the run fails before its start.
 
     Raises `RunBusyError` if another process has the lock.

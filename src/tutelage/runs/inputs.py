@@ -18,7 +18,7 @@ from tutelage.engine.usage import Cost
 from tutelage.environments.loading import load_environment
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.environments.start import environment_tasks
-from tutelage.errors import ConfigError, DataError, RunError, counted
+from tutelage.errors import ConfigError, DataError, RunError, pluralize
 from tutelage.rewards import RewardFunction, resolve_reward
 from tutelage.runs.figures import read_object
 from tutelage.runs.folder import RunFolder, find
@@ -121,7 +121,7 @@ def _read_successes(
             f"data.demonstrations={path!r} has not finished; finish it first: "
             f"{resume_command(folder.path)}"
         )
-    rule = Success.of(success or fields["success"])
+    rule = Success.parse(success or fields["success"])
     with open_run(folder) as (store, run_id):
         solved = [rollout for rollout in store.rollouts(run_id) if is_success(rollout, rule)]
     rows: list[Demonstration] = []
@@ -136,12 +136,12 @@ def _read_successes(
     if not rows:
         raise RunError(
             f"data.demonstrations={path!r} has no demonstrations: {len(solved)} of its "
-            f"{counted(result['rollouts'], 'rollout')} succeeded{skipped}. Evaluate a stronger "
+            f"{pluralize(result['rollouts'], 'rollout')} succeeded{skipped}. Evaluate a stronger "
             "model, or change what counts as success: --success '>=0.5'"
         )
     calls = sum(len(rollout.last.calls) for rollout in solved)
     origin = (
-        f"{len(solved)} of {counted(result['rollouts'], 'rollout')} ({counted(calls, 'call')}) of "
+        f"{len(solved)} of {pluralize(result['rollouts'], 'rollout')} ({pluralize(calls, 'call')}) of "
         f"{path}, which cost {Cost(**result['cost'])}{skipped}"
     )
     return rows, [rollout.task for rollout in solved], origin
@@ -180,21 +180,21 @@ def _tool_options(config: RunConfig) -> ToolOptions:
     )
 
 
-def offered_tools(
-    config: RunConfig, tools: Mapping[str, Tool], *, knows_tools: bool
+def select_tools(
+    config: RunConfig, tools: Mapping[str, Tool], *, supports_tools: bool
 ) -> Mapping[str, Tool]:
     """Return the agent's tools, or none if they are defaults that the chat template ignores.
 
     Tools that the configuration names are rejected there instead.
     """
-    unasked = not config.agent.tools and not knows_tools
+    unasked = not config.agent.tools and not supports_tools
     return {} if unasked and template_tools(config, tools) else tools
 
 
 def load_tasks(config: RunConfig, environment: EnvironmentFactory | None = None) -> Tasks:
     """Load and check the tasks from the configured files or the environment, or generate the
     embedded tasks."""
-    data, limit, tested = config.data, drawn_val_tasks(config), most_test_tasks(config)
+    data, limit, tested = config.data, max_val_tasks(config), max_test_tasks(config)
     if environment is not None and not data.train_files:
         sizes = {"train": data.train_tasks or TRAIN_TASKS, "val": limit, "test": tested or limit}
         found = environment_tasks(environment, sizes, config.seed)
@@ -217,7 +217,7 @@ def load_tasks(config: RunConfig, environment: EnvironmentFactory | None = None)
     if data.val_files:
         val = _load_files(data.val_files, asked)
     else:
-        train, val = held_out(train, limit, "--val")
+        train, val = split_tasks(train, limit, "--val")
     test = _load_files(data.test_files, asked) if data.test_files else val
     return Tasks(train, val[: config.trainer.val_tasks], test[:tested])
 
@@ -236,7 +236,7 @@ def _load_word_problems(config: RunConfig, val: int, test: int | None) -> Tasks:
     )
 
 
-def held_out(
+def split_tasks(
     tasks: Sequence[Task], limit: int, option: str
 ) -> tuple[Sequence[Task], Sequence[Task]]:
     """Split tasks into training tasks and held-out tasks, at most a tenth and at most `limit`.
@@ -248,7 +248,7 @@ def held_out(
     return kept, held
 
 
-def training_tasks(config: RunConfig) -> Sequence[Task]:
+def load_training_tasks(config: RunConfig) -> Sequence[Task]:
     """Load the training tasks of a configuration. Raises `DataError` if a file is missing."""
     return load_tasks(config, environment_of(config)).train
 
@@ -256,15 +256,15 @@ def training_tasks(config: RunConfig) -> Sequence[Task]:
 def load_test_tasks(config: RunConfig) -> Sequence[Task]:
     """Load the test tasks from the configured files, or return an empty tuple without files."""
     files = config.data.test_files
-    return _load_files(files)[: most_test_tasks(config)] if files else ()
+    return _load_files(files)[: max_test_tasks(config)] if files else ()
 
 
-def drawn_val_tasks(config: RunConfig) -> int:
+def max_val_tasks(config: RunConfig) -> int:
     """Return the maximum number of generated or held-out validation tasks."""
     return config.trainer.val_tasks or _DRAWN_TASKS
 
 
-def most_test_tasks(config: RunConfig) -> int | None:
+def max_test_tasks(config: RunConfig) -> int | None:
     """Return the maximum number of test tasks, or None for no limit."""
     return config.trainer.test_tasks or config.trainer.val_tasks
 

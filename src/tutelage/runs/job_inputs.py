@@ -59,7 +59,7 @@ class JobInputs:
     """Class, function or factory of the environment."""
 
     @property
-    def own_tasks(self) -> bool:
+    def has_own_tasks(self) -> bool:
         """True if the caller passed tasks instead of using those of the configuration."""
         return self.train is not None or self.test is not None
 
@@ -73,7 +73,7 @@ class JobInputs:
     def record(self, folder: RunFolder, splits: Mapping[str, Sequence[Task]]) -> None:
         """Write the agent and the tasks to the run folder. Tasks from the configuration are not
         written."""
-        for split, tasks in splits.items() if self.own_tasks else ():
+        for split, tasks in splits.items() if self.has_own_tasks else ():
             if self.train is not None or split == "test":
                 folder.tasks(split).unlink(missing_ok=True)
                 write_tasks(folder.tasks(split), tasks)
@@ -110,7 +110,7 @@ def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
         )
 
 
-def check_python(folder: RunFolder) -> None:
+def reject_python_agent(folder: RunFolder) -> None:
     """Raise `RunError` if the run trains a Python agent, which cannot be resumed by a command."""
     path = folder.agent
     if path.is_file():
@@ -121,6 +121,6 @@ def check_python(folder: RunFolder) -> None:
         )
 
 
-def grader_of(inputs: JobInputs | None, reward: RewardFunction | None) -> RewardFunction | None:
+def job_reward(inputs: JobInputs | None, reward: RewardFunction | None) -> RewardFunction | None:
     """Return the reward function of a job: that of `inputs` if it contains tasks, else `reward`."""
-    return inputs.reward if inputs is not None and inputs.own_tasks else reward
+    return inputs.reward if inputs is not None and inputs.has_own_tasks else reward

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 from tutelage.config.fields import RunSettings
 from tutelage.errors import ConfigError, RunError
 from tutelage.runs.figures import Figures, RunFiles
-from tutelage.runs.fingerprint import keep_fingerprint, settings_sources
+from tutelage.runs.fingerprint import settings_sources, write_fingerprint
 from tutelage.runs.folder import RunFolder, write_json
-from tutelage.runs.launched import follows, launched_ranks
+from tutelage.runs.launched import is_nonzero_rank, world_size
 from tutelage.runs.progress import Progress
 from tutelage.runs.trust import record_trust
 from tutelage.types import JSON, ToolSpec
@@ -119,7 +119,7 @@ class RunKind(Protocol):
 
     def difference(self, folder: RunFolder) -> str | None:
         """Describe how the run in a folder differs, or return None if it is the same run."""
-        was, now = (_dump(s) for s in (stored_settings(folder, self.model), self.head.settings))
+        was, now = (_dump(s) for s in (load_settings(folder, self.model), self.head.settings))
         changed = [key for key in now if key not in self.free and was[key] != now[key]]
         keys = [f"{key} ({was[key]!r}, now {now[key]!r})" for key in changed[:5]]
         return f"was started with other settings: {', '.join(keys)}" if keys else None
@@ -136,11 +136,11 @@ class RunKind(Protocol):
     def record(self, folder: RunFolder) -> None:
         """Write the settings of the run and the hashes of its sources."""
         config: JSON = {"kind": self.name, **self.config()}
-        keep_fingerprint(folder, config, self.sources(folder))
+        write_fingerprint(folder, config, self.sources(folder))
         write_json(folder.config, config)
         record_trust(folder)
 
-    def again(self, folder: RunFolder, progress: Progress) -> Self:
+    def reload(self, folder: RunFolder, progress: Progress) -> Self:
         """Reload this run from a folder, keeping the caller's objects."""
         return type(self).read(folder, progress)
 
@@ -196,7 +196,7 @@ class RunKind(Protocol):
 S = TypeVar("S", bound=RunSettings)
 
 
-def stored_settings(folder: RunFolder, model: type[S]) -> S:
+def load_settings(folder: RunFolder, model: type[S]) -> S:
     """Load the settings of the run in a folder. Raises `ConfigError` if they are invalid."""
     try:
         told = json.loads(folder.config.read_text(encoding="utf-8"))["config"]
@@ -243,10 +243,10 @@ def register(kind: type[K]) -> type[K]:
 def check_ranks(kind: type[RunKind]) -> None:
     """Check that a run type supports the number of launched ranks. If not, rank 0 raises
     `ConfigError` and the other ranks exit."""
-    size = launched_ranks()
+    size = world_size()
     if kind.several_ranks or size == "1":
         return
-    if follows():
+    if is_nonzero_rank():
         raise SystemExit(0)
     raise ConfigError(
         f"torchrun started {size} processes, but a run of the kind {kind.name!r} supports one; "
@@ -254,9 +254,9 @@ def check_ranks(kind: type[RunKind]) -> None:
     )
 
 
-def registered(folder: RunFolder) -> type[RunKind]:
+def find_kind(folder: RunFolder) -> type[RunKind]:
     """Return the type of the run in a folder. Raises `RunError` if the type is not registered."""
-    name = name_of(folder)
+    name = kind_name(folder)
     if name not in _KINDS:
         known = ", ".join(sorted({*BUILT_IN, *_KINDS}))
         raise RunError(
@@ -266,7 +266,7 @@ def registered(folder: RunFolder) -> type[RunKind]:
     return _KINDS[name]
 
 
-def name_of(folder: RunFolder) -> str:
+def kind_name(folder: RunFolder) -> str:
     """Read the name of the run type from a folder. Raises `RunError` if there is none."""
     try:
         return str(json.loads(folder.config.read_text(encoding="utf-8"))["kind"])

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 
 
-def launched_ranks() -> str:
+def world_size() -> str:
     """Return the environment variable WORLD_SIZE, or "1" without a launcher."""
     return os.environ.get("WORLD_SIZE", "1")
 
 
-def follows() -> bool:
+def is_nonzero_rank() -> bool:
     """Return True for all ranks except rank 0, which alone plays, writes and prints."""
-    return launched_ranks() != "1" and os.environ.get("RANK", "0") != "0"
+    return world_size() != "1" and os.environ.get("RANK", "0") != "0"

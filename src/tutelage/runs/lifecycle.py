@@ -19,13 +19,13 @@ from typing import Any
 
 from tutelage.errors import RunError, TutelageError
 from tutelage.runs.figures import read_object
-from tutelage.runs.fingerprint import config_edits, keep_fingerprint, source_changes
+from tutelage.runs.fingerprint import config_edits, source_changes, write_fingerprint
 from tutelage.runs.folder import (
     RunFolder,
     append_json,
     check_vacant,
     create,
-    locked,
+    lock_run,
     write_json,
 )
 from tutelage.runs.kinds import (
@@ -35,13 +35,13 @@ from tutelage.runs.kinds import (
     RunHeader,
     RunKind,
     check_ranks,
-    name_of,
+    kind_name,
 )
 from tutelage.runs.loggers import Logger, check_loggers, open_loggers
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command, resume_hint
-from tutelage.runs.signals import StopSignal, deferred_signals
-from tutelage.runs.stored import check_owner, claim_name, find_run_id, stored_row
+from tutelage.runs.signals import StopSignal, defer_signals
+from tutelage.runs.stored import check_owner, claim_name, find_run_id, make_run_row
 from tutelage.store import Listener, Store, StoreWriter, open_store
 from tutelage.types import JSON, RolloutStatus
 
@@ -80,16 +80,16 @@ class Run:
             raise RunError(f"metrics must have 'phase' and 'step', got {sorted(line)}")
         append_json(self.folder.metrics, line)
         tick = int(line.get("tick", line["step"]))
-        with deferred_signals():
+        with defer_signals():
             self.store.put_metrics(self.id, tick, dict(line))
         for logger in self.loggers:
             logger.log(line)
 
-    def event(self, name: str, **values: Any) -> None:
+    def log_event(self, name: str, **values: Any) -> None:
         """Record a decision that depends on the wall clock."""
         append_json(self.folder.events, {"event": name, **values})
 
-    def decided(self, name: str, phase: str) -> JSON | None:
+    def find_decision(self, name: str, phase: str) -> JSON | None:
         """Return a decision recorded by an earlier process, or None if there is none."""
         records = (e for e in self.events if e["event"] == name and e.get("phase") == phase)
         return next(records, None)
@@ -130,14 +130,14 @@ async def begin(job: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     """
     check_ranks(type(job))
     if folder.config.is_file():
-        check_place(job, folder)
+        check_folder(job, folder)
         allowed = job.head.settings.allow_changes
         return await _resume(
             type(job), folder, progress, job, allow_changes=allowed, check_finished=True
         )
     if not folder.path.is_dir():
         create(folder.path)
-    with locked(folder):
+    with lock_run(folder):
         # What is wrong with the input is found before anything is written.
         job.prepare(folder, progress)
         with closing(job):
@@ -149,7 +149,7 @@ async def begin(job: RunKind, folder: RunFolder, progress: Progress) -> JSON:
             return await _run_phases(job, folder, progress)
 
 
-def check_place(job: RunKind, folder: RunFolder) -> None:
+def check_folder(job: RunKind, folder: RunFolder) -> None:
     """Raise `RunError` if the folder contains another run."""
     check_kind(type(job), folder)
     if folder.config.is_file() and (difference := job.difference(folder)):
@@ -160,7 +160,7 @@ def check_kind(kind: type[RunKind], folder: RunFolder) -> None:
     """Raise `RunError` if the folder contains a run of another type, or other files."""
     if not folder.config.is_file():
         check_vacant(folder.path)
-    elif (name := name_of(folder)) != kind.name:
+    elif (name := kind_name(folder)) != kind.name:
         raise _occupied_error(folder, f"is of the kind {name!r}")
 
 
@@ -196,7 +196,7 @@ async def _resume(
     check_ranks(kind)
     if not folder.config.is_file():
         raise RunError(f"{str(folder.path)!r} is not a run folder: it has no config.json")
-    with locked(folder):
+    with lock_run(folder):
         finished = folder.read_result()
         more = job is not None and job.extends(folder)
         if finished is not None and finished.get("status") == FINISHED and not more:
@@ -206,7 +206,7 @@ async def _resume(
             if not folder.report.is_file():
                 kind.report(folder)  # it was killed between the two
             return finished
-        left = kind.read(folder, progress) if job is None else job.again(folder, progress)
+        left = kind.read(folder, progress) if job is None else job.reload(folder, progress)
         changed = _check_sources(left, folder, progress, allow_changes=allow_changes)
         left.prepare(folder, progress)
         with closing(left):
@@ -214,7 +214,7 @@ async def _resume(
             if not allow_changes:
                 check_owner(left.head, folder)
             if changed is not None:  # a change that cannot be worked with is asked about again
-                keep_fingerprint(folder, read_object(folder.config), changed)
+                write_fingerprint(folder, read_object(folder.config), changed)
             begun = folder.metrics.is_file() or any(folder.checkpoints.glob("step_*"))
             if begun and left.head.store is None and not folder.store.is_file():
                 progress.note("Warning: store.db is missing: earlier rollouts are lost")
@@ -255,7 +255,7 @@ def _check_sources(
 
 
 @contextmanager
-def opened(
+def enter_run(
     head: RunHeader, folder: RunFolder, progress: Progress, *, graceful: bool = False
 ) -> Generator[Run]:
     """Open the store, loggers and trace collector of a run, and mark it as running.
@@ -277,12 +277,12 @@ def opened(
         if graceful:
             stack.enter_context(stop)
         closing = stack.enter_context(ExitStack())  # a signal is heard when the store is closed
-        with deferred_signals():
+        with defer_signals():
             store = stack.enter_context(open_store(head.store or folder.store))
-            writer = stack.enter_context(StoreWriter(store, also=sent))
-            run_id = find_run_id(store, folder, own=head.store is None)
-            store.put_run(run_id, **stored_row(head, folder, read_object(folder.config)))
-        stack.callback(lambda: closing.enter_context(deferred_signals()))
+            writer = stack.enter_context(StoreWriter(store, listener=sent))
+            run_id = find_run_id(store, folder, own_store=head.store is None)
+            store.put_run(run_id, **make_run_row(head, folder, read_object(folder.config)))
+        stack.callback(lambda: closing.enter_context(defer_signals()))
         events = folder.read_events()
         yield Run(folder, run_id, store, writer, progress, stop, loggers, events, sent)
 
@@ -292,7 +292,7 @@ def opened(
 
 async def _run_phases(job: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     """Run all remaining phases, then write the result and the report."""
-    with opened(job.head, folder, progress, graceful=job.finishes_step) as run:
+    with enter_run(job.head, folder, progress, graceful=job.finishes_step) as run:
         job.open(run)
         # That of the process before tells nothing of what this one does, were it killed.
         folder.result.unlink(missing_ok=True)
@@ -333,7 +333,7 @@ def record_outcome(run: Run, result: Callable[[str], JSON | None]) -> Generator[
 
 def _finish(run: Run, status: RolloutStatus, result: JSON | None) -> None:
     """Write the result to the run folder and the store."""
-    with deferred_signals():
+    with defer_signals():
         run.writer.flush()
         try:
             if result is not None:

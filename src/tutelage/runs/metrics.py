@@ -177,7 +177,7 @@ def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> st
     return low_reward_text("agent.failure_reward", failure_reward, lowest)
 
 
-def untried_warning(rollouts: Sequence[Rollout], context: int, limit: int) -> str | None:
+def long_prompt_warning(rollouts: Sequence[Rollout], context: int, limit: int) -> str | None:
     """Return a warning if a task's first prompt exceeds `context` tokens, else None. `limit`
     is the model's maximum."""
     untried = [r for r in rollouts if r.last.stop == "context" and not r.last.calls]
@@ -200,7 +200,7 @@ def rollout_warnings(
     return {
         "never called": failures[0].message if failures else None,
         "agent.failure_reward": low_reward_warning(rollouts, failure_reward),
-        "longer than the context": untried_warning(rollouts, context, limit),
+        "longer than the context": long_prompt_warning(rollouts, context, limit),
     }
 
 

@@ -165,4 +165,4 @@ class DevReport:
     def _count_trained_tokens(self, rollout: Rollout) -> int:
         names = {c.policy for c in rollout.last.calls if c.policy is not None}
         rows = (row for name in names for row in build_rows(rollout.last.calls, name))
-        return sum(row.trained for row in rows)
+        return sum(row.n_trained for row in rows)

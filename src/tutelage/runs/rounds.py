@@ -110,8 +110,8 @@ class Observer:
     """Base class for observers of a prompt search. Its methods do nothing and must not block when
     overridden."""
 
-    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+    def on_progress(self, stage: str, done: int, total: int, spent: Spend) -> None:
         """Called with the number of finished rollouts of a batch. `spent` is the cost before it."""
 
-    def round(self, found: Round) -> None:
+    def on_round(self, found: Round) -> None:
         """Called after a round of the search."""

@@ -50,7 +50,7 @@ def exit_code(error: BaseException) -> int:
     return 128 + (error.number if isinstance(error, StopRequested) else signal.SIGINT)
 
 
-def ask_to_end(reason: str) -> None:
+def request_stop(reason: str) -> None:
     """Interrupt the main thread like SIGTERM, with a reason for the message. This can be called
     from any thread and does nothing if no SIGTERM handler is installed."""
     if callable(signal.getsignal(signal.SIGTERM)):
@@ -134,7 +134,7 @@ def graceful_exit() -> Generator[None]:
 
 
 @contextlib.contextmanager
-def deferred_signals() -> Generator[None]:
+def defer_signals() -> Generator[None]:
     """Context manager that delays interruptions until its end.
 
     For short work that must not be interrupted, such as opening and closing a database.
@@ -179,14 +179,14 @@ class StopSignal:
     def __exit__(self, *exc_info: object) -> None:
         self._handled.__exit__(None, None, None)
 
-    def stopped(self) -> StopRequested:
+    def to_exception(self) -> StopRequested:
         """Create the exception for the interruption."""
         return StopRequested(self._number)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._number = number
         if self.asked:
-            raise self.stopped()
+            raise self.to_exception()
         self.asked = True
         with suppress(OSError):  # nobody may be there any more to be told
             self._on_ask()

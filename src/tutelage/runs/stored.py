@@ -35,19 +35,19 @@ def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
             f"{resume_hint(folder.path)}"
         )
     with open_store(address, create=False) as store:
-        yield store, find_run_id(store, folder, own=address == folder.store)
+        yield store, find_run_id(store, folder, own_store=address == folder.store)
 
 
-def find_run_id(store: Store, folder: RunFolder, *, own: bool) -> str:
+def find_run_id(store: Store, folder: RunFolder, *, own_store: bool) -> str:
     """Return the id of a run in its store, which is the original name of its folder.
 
     With a store of its `own`, the id is known even if the folder was renamed or copied.
     """
-    ids = [run.id for run in store.runs()] if own else []
+    ids = [run.id for run in store.runs()] if own_store else []
     return ids[0] if len(ids) == 1 else folder.name
 
 
-def stored_row(head: RunHeader, folder: RunFolder, config: JSON) -> dict[str, Any]:
+def make_run_row(head: RunHeader, folder: RunFolder, config: JSON) -> dict[str, Any]:
     """Return the database row of a run that starts or resumes."""
     return {
         "name": head.title or folder.name,
@@ -68,7 +68,7 @@ def claim_name(head: RunHeader, folder: RunFolder) -> None:
     if head.store is not None:
         owner = {"claimed by": platform.node()}
         with open_store(head.store) as store:
-            store.put_run(folder.name, **stored_row(head, folder, owner), claim=True)
+            store.put_run(folder.name, **make_run_row(head, folder, owner), claim=True)
 
 
 def check_owner(head: RunHeader, folder: RunFolder) -> None:

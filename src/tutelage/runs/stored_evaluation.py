@@ -50,19 +50,19 @@ class StoredEvaluation(BaseModel):
         return self.judged, self.rollouts
 
     @property
-    def withheld(self) -> bool:
+    def is_withheld(self) -> bool:
         """True if too many rollouts were lost to report a rate or a mean."""
         return self.counts is not None and too_many_lost(*self.counts)
 
     @property
-    def uncalled(self) -> bool:
+    def lacks_calls(self) -> bool:
         """True if some, but not all, rollouts without a failure made no model call."""
         return 0 < (self.no_calls or 0) < (self.judged or 0) - sum(self.failed.values())
 
     @property
-    def eventful(self) -> bool:
+    def has_problems(self) -> bool:
         """True if some rollouts were lost, failed, or made no model call unlike the others."""
-        return bool(self.lost or self.failed) or self.uncalled
+        return bool(self.lost or self.failed) or self.lacks_calls
 
 
 def evaluation_keys(name: str, record: Mapping[str, Any] | None, kind: RewardKind) -> JSON:
@@ -84,7 +84,7 @@ def evaluation_keys(name: str, record: Mapping[str, Any] | None, kind: RewardKin
 def read_evaluation(result: Mapping[str, Any], name: str) -> StoredEvaluation | None:
     """Read an evaluation from a result by its name, or return None if it is missing."""
     counts = result.get(f"judged_{name}")
-    stored_evaluation = evaluation_of_record(
+    stored_evaluation = parse_evaluation(
         {
             **(cast("Mapping[str, Any]", counts) if isinstance(counts, dict) else {}),
             "success": result.get(f"success_{name}"),
@@ -96,7 +96,7 @@ def read_evaluation(result: Mapping[str, Any], name: str) -> StoredEvaluation | 
     return None if stored_evaluation == StoredEvaluation() else stored_evaluation
 
 
-def evaluation_of_record(record: Mapping[str, Any]) -> StoredEvaluation:
+def parse_evaluation(record: Mapping[str, Any]) -> StoredEvaluation:
     """Parse an `Evaluation.record()`. Returns an empty evaluation if it is invalid."""
     with suppress(ValidationError):
         return StoredEvaluation.model_validate({k: v for k, v in record.items() if v is not None})
@@ -114,7 +114,7 @@ def control_estimator(result: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) and found else None
 
 
-def judged_text(evaluation: StoredEvaluation) -> str:
+def format_judged(evaluation: StoredEvaluation) -> str:
     """Format counts as `190 of 200 judged; 10 lost: ...`, or return "" if they are unknown."""
     if evaluation.rollouts is None or evaluation.judged is None:
         return ""
@@ -125,7 +125,7 @@ def judged_text(evaluation: StoredEvaluation) -> str:
         words += f"; {lost} lost: {_format_causes(evaluation.lost)}{reason}"
     if evaluation.failed:
         words += f"; failed, and counted so: {_format_causes(evaluation.failed)}"
-    if evaluation.uncalled:
+    if evaluation.lacks_calls:
         words += f"; warning: {evaluation.no_calls} made no model call and count as graded: "
         words += "give the agent's client llm.endpoint and llm.api_key"
     return words
@@ -142,7 +142,7 @@ def judged_lines(result: Mapping[str, Any]) -> Iterator[str]:
         key: one for key in EVALUATIONS if (one := read_evaluation(result, key)) is not None
     }
     sizes = {
-        m.rollouts if m.judged == m.rollouts and not m.eventful else None
+        m.rollouts if m.judged == m.rollouts and not m.has_problems else None
         for m in stored_evaluations.values()
     }
     each = sizes.pop() if len(sizes) == 1 else None
@@ -150,10 +150,10 @@ def judged_lines(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"judged: {each} of {each} rollouts in each cell, none failed."
         return
     for key, one in stored_evaluations.items():
-        if words := judged_text(one):
+        if words := format_judged(one):
             when, kind = key.rsplit("_", 1)
             yield f"{when.replace('_', ' ')}, {kind}: {words}."
-    if any(one.withheld for one in stored_evaluations.values()):
+    if any(one.is_withheld for one in stored_evaluations.values()):
         yield TOO_MANY_LOST
 
 
@@ -174,29 +174,29 @@ class Quantity:
     value: Callable[[StoredEvaluation], float | None]
     interval: Callable[[StoredEvaluation], Interval | None]
 
-    def of(self, result: StoredEvaluation | None) -> float | None:
+    def value_of(self, result: StoredEvaluation | None) -> float | None:
         """Return the value of an evaluation, or None if there is none."""
-        return None if result is None or result.withheld else self.value(result)
+        return None if result is None or result.is_withheld else self.value(result)
 
-    def has(self, result: StoredEvaluation | None) -> bool:
+    def has_value(self, result: StoredEvaluation | None) -> bool:
         """Return True if an evaluation has a value, or lost too many rollouts to report it."""
-        return result is not None and (result.withheld or self.value(result) is not None)
+        return result is not None and (result.is_withheld or self.value(result) is not None)
 
-    def cell(
+    def text(
         self, result: StoredEvaluation | None, fmt: Callable[[float], str], *, ends: bool = False
     ) -> str:
         """Format the value of an evaluation, optionally with its interval. If too many rollouts
         were lost, the number of judged rollouts is returned."""
-        if result is not None and result.withheld:
+        if result is not None and result.is_withheld:
             return f"{result.judged} of {result.rollouts} judged"
-        value = self.of(result)
-        interval = self.ends(result, fmt) if ends else ""
+        value = self.value_of(result)
+        interval = self.format_range(result, fmt) if ends else ""
         message = f" (95 % interval {interval})" if interval else ""
         return "" if value is None else fmt(value) + message
 
-    def ends(self, result: StoredEvaluation | None, fmt: Callable[[float], str]) -> str:
+    def format_range(self, result: StoredEvaluation | None, fmt: Callable[[float], str]) -> str:
         """Format the confidence interval as `0.49 to 0.61`."""
-        ends = None if result is None or result.withheld else self.interval(result)
+        ends = None if result is None or result.is_withheld else self.interval(result)
         return "" if ends is None else f"{fmt(ends[0])} to {fmt(ends[1])}"
 
 

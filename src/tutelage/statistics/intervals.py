@@ -84,7 +84,7 @@ def mean_interval(values: Sequence[float], tasks: Sequence[str]) -> tuple[float,
     return mean - half, mean + half
 
 
-def shown_interval(interval: tuple[float, float] | None, tasks: int) -> tuple[float, float]:
+def reliable_interval(interval: tuple[float, float] | None, tasks: int) -> tuple[float, float]:
     """Return the interval of a mean over independent tasks, or two NaN if it is undefined: for
     fewer than `LEAST` tasks, or for equal values, whose interval has width 0."""
     if interval is None or tasks < LEAST or not has_interval(*interval):

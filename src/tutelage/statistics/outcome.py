@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from tutelage.config.fields import read_success
+from tutelage.config.fields import parse_success
 from tutelage.engine.usage import Cost
 from tutelage.errors import DataError, RewardError
 from tutelage.seeds import SeedTree
@@ -52,14 +52,14 @@ class Success:
     least: float
 
     @staticmethod
-    def of(text: str | None) -> Success | None:
+    def parse(text: str | None) -> Success | None:
         """Parse a criterion such as `right`, `>=0.5` or `right>=0.5`; return None for None."""
         if text is None:
             return None
-        part, least = read_success(text)
+        part, least = parse_success(text)
         return Success(part, FULL if least is None else least - 1e-9)
 
-    def met(self, reward: Reward, location: str) -> bool:
+    def is_met(self, reward: Reward, location: str) -> bool:
         """Return True if the reward meets the criterion. Raises `RewardError` for a missing
         part."""
         if self.part is None:
@@ -82,7 +82,7 @@ class RewardKind:
     has_success: bool = True
     """True if every reward defined the success of its rollout."""
 
-    def after(self, rollouts: Iterable[Rollout], rule: Success | None = None) -> RewardKind:
+    def update(self, rollouts: Iterable[Rollout], rule: Success | None = None) -> RewardKind:
         """Return the kind updated with these rollouts. Failed rollouts are ignored, because no
         grader rewarded them."""
         kind = self
@@ -210,7 +210,7 @@ def is_success(rollout: Rollout, rule: Success | None = None) -> bool:
     if said is not None:
         return bool(said)
     if rule is not None:
-        return rule.met(reward, f"task {rollout.task.id!r}")
+        return rule.is_met(reward, f"task {rollout.task.id!r}")
     if EXACT in reward.parts:
         return reward.parts[EXACT] >= FULL
     return reward.value >= FULL
@@ -221,7 +221,7 @@ def summarise(
 ) -> Evaluation:
     """Summarise rollouts, in total, by family, and by templates seen or unseen in training. `kind`
     is the reward kind of the run, if it was determined from other rollouts."""
-    kind = kind or RewardKind().after(rollouts, rule)
+    kind = kind or RewardKind().update(rollouts, rule)
     families: dict[str, list[Rollout]] = {}
     templates: dict[str, list[Rollout]] = {}
     for rollout in rollouts:

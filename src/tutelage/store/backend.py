@@ -64,7 +64,7 @@ def has_tables(conn: Connection, location: str) -> bool:
     )
 
 
-def prepare(conn: Connection, location: str) -> None:
+def create_tables(conn: Connection, location: str) -> None:
     """Create missing tables within the write transaction of `conn`."""
     if not has_tables(conn, location):
         metadata.create_all(conn)

@@ -22,9 +22,9 @@ from sqlalchemy.types import TypeEngine
 from tutelage.store.values import (
     ExactText,
     dump_json,
-    finite,
     load_json,
     pack,
+    to_finite,
     unpack,
 )
 
@@ -127,7 +127,7 @@ class Columns(Generic[T]):
             values[name] = None if missing else part.decode(row)
         return self._cls(**values, **others)
 
-    def comparable(self, row: Row) -> Row:
+    def compare_key(self, row: Row) -> Row:
         """Return the values of a row that determine if two records are equal."""
         return {f.name: row[f.name] for f in self._columns if f.compared}
 
@@ -161,7 +161,7 @@ def _keep_value(value: Any, label: str = "") -> Any:
 _PLAIN: Mapping[Any, tuple[TypeEngine[Any], Encode, Decode]] = {
     str: (ExactText(), _keep_value, _keep_value),
     int: (BigInteger(), _keep_value, _keep_value),
-    float: (Double(), finite, _keep_value),
+    float: (Double(), to_finite, _keep_value),
     bytes: (LargeBinary(), _keep_value, _keep_value),
     tuple[int, ...]: (LargeBinary(), partial(pack, "i"), partial(unpack, "i")),
     tuple[float, ...]: (LargeBinary(), partial(pack, "d"), partial(unpack, "d")),

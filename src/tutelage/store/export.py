@@ -60,11 +60,11 @@ def export_rows(
     rollouts = store.rollouts(run_id, **(filters if successful else RolloutFilter()))
     if fmt == "jsonl":
         return map(rollout_record, rollouts)
-    from tutelage.tracing.content import without_content
+    from tutelage.tracing.content import remove_content
     from tutelage.tracing.otlp import encode_json
 
     traces = (whole_trace(r, store.spans(run_id, r.id), content=content) for r in rollouts)
-    spans = traces if content else (list(map(without_content, spans)) for spans in traces)
+    spans = traces if content else (list(map(remove_content, spans)) for spans in traces)
     return map(encode_json, spans)
 
 

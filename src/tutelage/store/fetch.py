@@ -87,7 +87,7 @@ def _select_rows(table: Table, run_id: str, ids: Sequence[str], late: bool) -> S
     return select(table).where(c.run_id == run_id, c.rollout_id.in_(ids), kind)
 
 
-def resolve(conn: Connection, prefix: str, run_id: str | None) -> tuple[str, str]:
+def resolve_id(conn: Connection, prefix: str, run_id: str | None) -> tuple[str, str]:
     """Find a rollout by its id or by a unique prefix of it.
 
     Returns its run id and its id. Raises `StoreError` with the candidates if several match, or the

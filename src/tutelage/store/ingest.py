@@ -23,8 +23,8 @@ from tutelage.errors import StoreError
 from tutelage.store import schema
 from tutelage.store.columns import Row
 from tutelage.store.records import RolloutSummary, TrainingRow
-from tutelage.store.status import Stamp, merge
-from tutelage.store.values import dump_json, finite
+from tutelage.store.status import Stamp, merge_attempts
+from tutelage.store.values import dump_json, to_finite
 from tutelage.tracing.records import SpanRecord
 from tutelage.types import Attempt, Rollout, RolloutStatus, ToolSpec
 
@@ -94,7 +94,7 @@ class _IngestBatch:
         return {row["run_id"] for row in (*heads, *self.spans, *self.training_rows)}
 
 
-def encode(
+def encode_batch(
     rollouts: Sequence[Rollout],
     spans: Mapping[str, Sequence[SpanRecord]],
     training_rows: Mapping[str, Sequence[TrainingRow]],
@@ -137,7 +137,7 @@ def _encode_attempt(
 ) -> _AttemptRows:
     reward = attempt.reward
     row = schema.ATTEMPT.encode(attempt, label)
-    row["reward"] = None if reward is None else finite(reward.value, f"reward of {label}")
+    row["reward"] = None if reward is None else to_finite(reward.value, f"reward of {label}")
     parts: dict[str, list[Row]] = {
         "calls": [
             schema.CALL.encode(c, f"{label}, call {i}") | {"toolset": batch.toolset(c.tools, label)}
@@ -148,14 +148,14 @@ def _encode_attempt(
             for r in attempt.tool_results
         ],
         "rewards": [
-            {"name": name, "value": finite(value, f"reward part {name!r} of {label}")}
+            {"name": name, "value": to_finite(value, f"reward part {name!r} of {label}")}
             for name, value in ({} if reward is None else reward.parts).items()
         ],
     }
     # The values that decide whether two attempts are equal.
-    compared = [schema.ATTEMPT.comparable(row) | {"reward": row["reward"]}]
-    compared += [schema.CALL.comparable(c) | {"toolset": c["toolset"]} for c in parts["calls"]]
-    compared += [*map(schema.TOOL_RESULT.comparable, parts["tool_results"]), *parts["rewards"]]
+    compared = [schema.ATTEMPT.compare_key(row) | {"reward": row["reward"]}]
+    compared += [schema.CALL.compare_key(c) | {"toolset": c["toolset"]} for c in parts["calls"]]
+    compared += [*map(schema.TOOL_RESULT.compare_key, parts["tool_results"]), *parts["rewards"]]
     key_values = keys | {"attempt": position, "late": 0}
     part_rows = {
         name: [key_values | {"position": i} | r for i, r in enumerate(rows)]
@@ -200,7 +200,7 @@ class _Changes:
     attempts: list[_AttemptRows] = field(default_factory=list[_AttemptRows])
 
 
-def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
+def put_batch(conn: Connection, batch: _IngestBatch) -> Counter[str]:
     """Write a batch of rollouts. Return the numbers of rollouts and late attempts.
 
     Rollouts are counted as `new`, `updated` and `unchanged`, attempts as `late`. Raises
@@ -269,7 +269,7 @@ def _add_rollout(changes: _Changes, rollout: _RolloutRows, stored: _State | None
                 "repeating steps, discard the old ones with Store.discard_after"
             )
     stamps = [attempt.stamp for attempt in rollout.attempts]
-    added, replaced, late = merge(f"rollout {head['id']!r}", stored.stamps, stamps)
+    added, replaced, late = merge_attempts(f"rollout {head['id']!r}", stored.stamps, stamps)
     changes.stale.extend((*rollout.key, i) for i in replaced)
     changes.attempts.extend(rollout.attempts[i] for i in (*replaced, *added))
     # New late attempts are numbered after the stored ones.

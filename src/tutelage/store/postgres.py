@@ -20,7 +20,7 @@ from sqlalchemy import URL, Connection, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from tutelage.errors import MissingExtraError, StoreError
-from tutelage.store.backend import Backend, has_tables, prepare
+from tutelage.store.backend import Backend, create_tables, has_tables
 
 CONNECT_SECONDS = 10
 """Connection timeout."""
@@ -77,7 +77,7 @@ def open_backend(url: URL, *, create: bool = True) -> Backend:
             if not ready:
                 with writer.begin() as conn:
                     _lock(conn, [_SCHEMA_LOCK])  # several processes may create it at once
-                    prepare(conn, location)
+                    create_tables(conn, location)
     except BaseException:
         writer.dispose()
         raise

@@ -20,7 +20,7 @@ from tutelage.errors import StoreError, TutelageError
 from tutelage.store import schema
 from tutelage.store.backend import Backend
 from tutelage.store.columns import Columns
-from tutelage.store.fetch import PAGE_SIZE, RolloutFilter, load_attempts, resolve, rollout_order
+from tutelage.store.fetch import PAGE_SIZE, RolloutFilter, load_attempts, resolve_id, rollout_order
 from tutelage.store.records import (
     CheckpointRow,
     FailureCount,
@@ -86,7 +86,7 @@ class Queries:
         Raises `StoreError` with the candidates if several match, or the closest ids if none does.
         """
         with self._read("read a rollout from") as conn:
-            run, rollout_id = resolve(conn, prefix, run_id)
+            run, rollout_id = resolve_id(conn, prefix, run_id)
             return _load_rollouts(conn, run, [rollout_id])[0]
 
     def rollouts(

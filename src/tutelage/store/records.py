@@ -143,7 +143,7 @@ class TrainingRow:
     """float16: factors of the loss that correct for the difference of sampler and trainer; None
     (all 1) if the row was not scored or the correction is off."""
 
-    def numbers(self, name: PerToken) -> tuple[float, ...] | None:
+    def values(self, name: PerToken) -> tuple[float, ...] | None:
         """Return the per-token values of a field, or None if not recorded."""
         data: bytes | None = getattr(self, name)
         if data is None:

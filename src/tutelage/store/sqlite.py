@@ -20,7 +20,7 @@ from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
 
 from tutelage.errors import StoreError
-from tutelage.store.backend import Backend, has_tables, prepare
+from tutelage.store.backend import Backend, create_tables, has_tables
 
 BUSY_SECONDS = 30.0
 """Timeout of a writer that waits for another process."""
@@ -127,7 +127,7 @@ def open_backend(path: Path, *, create: bool = True) -> Backend:
                 )
             if not ready:
                 with writer.begin() as conn:
-                    prepare(conn, str(path))
+                    create_tables(conn, str(path))
     except BaseException:
         engine.dispose()
         raise

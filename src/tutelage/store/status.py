@@ -37,7 +37,7 @@ Stamp = tuple[RolloutStatus, str]
 """Status of an attempt and digest of its content."""
 
 
-def merge(
+def merge_attempts(
     label: str, stored: Sequence[Stamp], incoming: Sequence[Stamp]
 ) -> tuple[list[int], list[int], list[int]]:
     """Return the positions of incoming attempts to add, to replace, and to store as late.

@@ -36,7 +36,7 @@ from sqlalchemy.exc import ArgumentError
 from tutelage.errors import StoreError
 from tutelage.store import schema
 from tutelage.store.columns import Row
-from tutelage.store.ingest import encode, put
+from tutelage.store.ingest import encode_batch, put_batch
 from tutelage.store.queries import Queries, read_run
 from tutelage.store.records import CheckpointRow, EventRow, ResourceRow, RunRow, TrainingRow
 from tutelage.store.status import check_run_transition
@@ -173,11 +173,11 @@ class Store(Queries):
         writing anything, for an unknown run, for a value that cannot be stored exactly, and for an
         id that is used by another task, step or group.
         """
-        batch = encode(rollouts, spans or {}, training_rows or {})
+        batch = encode_batch(rollouts, spans or {}, training_rows or {})
         if not batch.run_ids:
             return Counter()
         with self._write("store rollouts in", *batch.run_ids) as conn:
-            return put(conn, batch)
+            return put_batch(conn, batch)
 
     def discard_training(self, run_id: str, step: int) -> None:
         """Remove training rows of steps later than `step`, before a resumed run repeats them."""

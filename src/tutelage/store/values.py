@@ -136,7 +136,7 @@ def _format_path(path: _Path) -> str:
     return path if isinstance(path, str) else f"{_format_path(path[0])}[{path[1]!r}]"
 
 
-def finite(value: float, label: str) -> float:
+def to_finite(value: float, label: str) -> float:
     """Convert a number to a finite float; minus zero becomes zero. Raises `StoreError`."""
     try:
         number = float(value)

@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from tutelage.errors import StoreError, counted
+from tutelage.errors import StoreError, pluralize
 from tutelage.store.records import TrainingRow
 from tutelage.store.store import Store
 from tutelage.tracing.records import SpanRecord
@@ -42,9 +42,9 @@ class StoreWriter:
         *,
         max_pending: int = 1024,
         max_batch: int = 256,
-        also: Listener | None = None,
+        listener: Listener | None = None,
     ) -> None:
-        self._store, self._also = store, also
+        self._store, self._also = store, listener
         self._max_pending = max_pending
         self._max_batch = max_batch
         self._pending: deque[Rollout | _Records] = deque()
@@ -102,9 +102,9 @@ class StoreWriter:
 
     def flush(self) -> None:
         """Wait until all submitted records are on the disk. Raises `StoreError` on a failure."""
-        self.flushed().result()
+        self.flush_async().result()
 
-    def flushed(self) -> Future[None]:
+    def flush_async(self) -> Future[None]:
         """Return a future that completes when all submitted records are on the disk."""
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()  # it cannot be cancelled
@@ -139,7 +139,7 @@ class StoreWriter:
             raise self._storage_error()
 
     def _storage_error(self) -> StoreError:
-        count = counted(self._submitted - self._committed, "rollout")
+        count = pluralize(self._submitted - self._committed, "rollout")
         error = StoreError(f"{count} could not be stored: {self._error}")
         error.__cause__ = self._error
         return error

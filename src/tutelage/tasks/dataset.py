@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
-from tutelage.errors import DataError, counted
+from tutelage.errors import DataError, pluralize
 from tutelage.seeds import SeedTree
 from tutelage.tasks.messages import check_order, read_messages
-from tutelage.tasks.overlap import group_equal, hash_task
+from tutelage.tasks.overlap import group_duplicates, hash_task
 from tutelage.tasks.readers import RawRow, check_characters, read_rows, short_repr
 from tutelage.types import INPUT_FIELDS, Task
 
@@ -130,10 +130,10 @@ class Dataset(Sequence[Task], Generic[RowT]):
         """
         if not 0.0 < fraction < 1.0:
             raise DataError(f"split fraction must be between 0 and 1, not {fraction!r}")
-        groups = group_equal(self._tasks, hash_task)
+        groups = group_duplicates(self._tasks, hash_task)
         size = len(groups)
         if size < 2:
-            tasks = counted(size, "different task")
+            tasks = pluralize(size, "different task")
             raise DataError(f"{self.name} has {tasks}; a split needs at least two")
         SeedTree(seed).child("dataset", "split").python().shuffle(groups)
         count = min(max(round(size * fraction), 1), size - 1)

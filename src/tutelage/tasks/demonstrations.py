@@ -133,7 +133,7 @@ def count_demonstration_overlap(
     return replace(shown, test=len(test), **both)
 
 
-def texts_of(demonstrations: Sequence[Demonstration]) -> Iterator[str]:
+def demonstration_texts(demonstrations: Sequence[Demonstration]) -> Iterator[str]:
     """Yield the texts of demonstrations, to train a tokenizer."""
     for one in demonstrations:
         if one.tools:
@@ -141,10 +141,10 @@ def texts_of(demonstrations: Sequence[Demonstration]) -> Iterator[str]:
                 f"{t.name}({', '.join(t.parameters.get('properties', {}))})" for t in one.tools
             )
             yield f"system\nTools: {' '.join(names)}\nuser\nassistant\ntool\n"
-        yield from said(one.messages, str)
+        yield from message_texts(one.messages, str)
 
 
-def said(messages: Iterable[Message], arguments: Callable[[str], str]) -> Iterator[str]:
+def message_texts(messages: Iterable[Message], arguments: Callable[[str], str]) -> Iterator[str]:
     """Yield the contents and tool calls of messages; `arguments` formats a call's arguments."""
     for message in messages:
         if message.content:

@@ -65,7 +65,7 @@ class Overlap:
         """Return the `overlap` entry of result.json."""
         return {name: count for name, count in asdict(self).items() if "_" in name}
 
-    def notes(self, *, drawn: bool = False) -> list[str]:
+    def notes(self, *, generated: bool = False) -> list[str]:
         """Return warnings about duplicate tasks. Duplicates among `drawn` training tasks are not
         reported, since they occur by chance."""
         notes: list[str] = []
@@ -77,7 +77,7 @@ class Overlap:
         elif self.val_in_train:
             notes.append(format_shared(self.val_in_train, self.val, "validation"))
         for name, count, size in (
-            ("training", 0 if drawn else self.train_repeated, self.train),
+            ("training", 0 if generated else self.train_repeated, self.train),
             ("validation", 0 if self.val_in_train else self.val_repeated, self.val),
             ("test", self.test_repeated, self.test),
         ):
@@ -112,7 +112,7 @@ def count_overlap(
     )
 
 
-def find_trained(train: Iterable[T], test: Sequence[T], key: Callable[[T], Hashable]) -> list[int]:
+def find_overlap(train: Iterable[T], test: Sequence[T], key: Callable[[T], Hashable]) -> list[int]:
     """Return the indices of test tasks that are also training tasks, compared by `key`."""
     known = {key(task) for task in train}
     return [place for place, task in enumerate(test) if key(task) in known]
@@ -132,7 +132,7 @@ def hold_out(tasks: Sequence[Task], count: int) -> tuple[list[Task], list[Task]]
     return [task for task in tasks[count:] if hash_task(task) not in known], held
 
 
-def group_equal(tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:
+def group_duplicates(tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:
     """Group the indices of equal tasks, in the order of first occurrence."""
     groups: dict[Hashable, list[int]] = {}
     for place, task in enumerate(tasks):

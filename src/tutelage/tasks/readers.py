@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from tutelage.bounded import json_lines, reject_repeats
-from tutelage.errors import DataError, MissingExtraError, counted
+from tutelage.errors import DataError, MissingExtraError, pluralize
 from tutelage.types import INPUT_FIELDS
 
 _BLANK = " \t\r\n"
@@ -178,7 +178,7 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
                 )
         elif len(cells) != len(header):
             raise DataError(
-                f"{path}:{line}: {counted(len(cells), 'cell')} but the header has {len(header)} "
+                f"{path}:{line}: {pluralize(len(cells), 'cell')} but the header has {len(header)} "
                 f"({', '.join(header)}); quote cells that contain commas"
             )
         else:

@@ -45,7 +45,7 @@ def tiny_policy(
     )
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for _, tensor in policy.named():
+        for _, tensor in policy.named_tensors():
             noise = torch.randn(tensor.shape, generator=generator)
             if tensor.dim() > 1:
                 tensor.copy_(0.2 * noise)

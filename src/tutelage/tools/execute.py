@@ -81,7 +81,7 @@ async def run_tool(tool: Tool, text: str) -> ToolOutcome:
             return ToolOutcome(f"Error: {tool.name}: {error}", "invalid_arguments")
         try:
             value, failure = await call_safely(
-                tool.fn, arguments, what="tool", inline=tool.inline, seconds=tool.timeout
+                tool.fn, arguments, label="tool", inline=tool.inline, timeout=tool.timeout
             )
         except TimeoutError:
             message = f"Error: {tool.name} took longer than {tool.timeout:g} seconds"
@@ -103,9 +103,9 @@ async def call_safely(
     fn: Callable[..., Any],
     arguments: Mapping[str, Any],
     *,
-    what: str,
+    label: str,
     inline: bool,
-    seconds: float | None,
+    timeout: float | None,
 ) -> tuple[Any, BaseException | None]:
     """Call a user's function and return (value, exception), one of which is None.
 
@@ -117,14 +117,14 @@ async def call_safely(
     work = asyncio.ensure_future(_call_catching(fn, arguments, inline=False))
     late = True
     try:
-        late = not (await asyncio.wait({work}, timeout=seconds))[0]
+        late = not (await asyncio.wait({work}, timeout=timeout))[0]
     finally:
         if late:  # or the caller is cancelled
             await cancel_and_wait(work)
     if late:
         raise TimeoutError
     if work.cancelled():
-        return None, asyncio.CancelledError(f"the {what} cancelled itself")
+        return None, asyncio.CancelledError(f"the {label} cancelled itself")
     return work.result()
 
 

@@ -94,9 +94,9 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
 
     def load_or_none(self, name: str) -> Entry | None:
         """Return the entry for a name, or None if the name is unknown."""
-        return None if self.name_problem(name) else self.load(name)
+        return None if self.check_name(name) else self.load(name)
 
-    def name_problem(self, name: str) -> tuple[str, str] | None:
+    def check_name(self, name: str) -> tuple[str, str] | None:
         """Return an error message and advice for an unknown name, or None for a known name."""
         if name in self._places or is_file_reference(name):
             return None

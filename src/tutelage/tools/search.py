@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tutelage.bounded import DIRECT, parse_json
-from tutelage.config.api_keys import api_key_of
+from tutelage.config.api_keys import read_api_key
 from tutelage.errors import ConfigError
 from tutelage.tools import corpus
 from tutelage.tools.options import ToolOptions
@@ -40,7 +40,7 @@ def google_search_tool(options: ToolOptions) -> Tool:
 
     `SERPER_URL` overrides the address, for a proxy. Raises `ConfigError` without key and corpus.
     """
-    if key := api_key_of(options.environ, "SERPER_API_KEY"):
+    if key := read_api_key(options.environ, "SERPER_API_KEY"):
         url = options.environ.get("SERPER_URL", SERPER)
 
         @tool("google_search", timeout=_HTTP_SECONDS + 5)

@@ -34,7 +34,7 @@ _NAME = re.compile(r"[\w.:/@-]{1,64}( [\w.:/@-]{1,64})?")
 _KEY = re.compile(r"[\w.:/-]{1,100}")
 
 
-def without_content(span: SpanRecord) -> SpanRecord:
+def remove_content(span: SpanRecord) -> SpanRecord:
     """Remove the content of a span. Times, ids, numbers and texts of listed attributes are
     kept."""
     attributes = _filter(span.attributes)

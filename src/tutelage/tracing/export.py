@@ -20,8 +20,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tutelage.config.api_keys import find_bad_character
 from tutelage.errors import ConfigError, MissingExtraError
-from tutelage.tracing.content import without_content
-from tutelage.tracing.otlp import readable
+from tutelage.tracing.content import remove_content
+from tutelage.tracing.otlp import to_sdk
 from tutelage.tracing.records import SpanRecord
 from tutelage.tracing.tree import whole_trace
 from tutelage.types import Rollout
@@ -182,7 +182,7 @@ class OtlpExporter:
             spans = self._join_spans(items)
             sent = not spans
             if spans and time.monotonic() >= self._retry_at:
-                sent = self._exporter.export([readable(span) for span in spans]).name == "SUCCESS"
+                sent = self._exporter.export([to_sdk(span) for span in spans]).name == "SUCCESS"
                 self._retry_at = 0.0 if sent else time.monotonic() + PAUSE
             with self._lock:
                 self._waiting -= len(items)
@@ -210,7 +210,7 @@ class OtlpExporter:
         limit = _MAX_EARLY if items else 0
         while sum(map(len, self._early.values())) > limit:
             spans += self._early.pop(next(iter(self._early)))
-        return spans if self._content else [without_content(span) for span in spans]
+        return spans if self._content else [remove_content(span) for span in spans]
 
     def _set_reason(self, response: Any, **options: Any) -> None:
         self._reason = f"{self.url} returned status {response.status_code}"

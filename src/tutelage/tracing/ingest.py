@@ -30,7 +30,7 @@ def ingest_traces(
     spans, rejected = read_otlp(body, content_type, encoding)
     accepted: list[SpanRecord] = []
     for span in spans:  # keep those that may be of the attempt
-        attributes = names.modern(span.attributes)
+        attributes = names.normalize_names(span.attributes)
         rollout = attributes.get(names.ROLLOUT_ID, span.resource.get(names.ROLLOUT_ID))
         attempt = attributes.get(names.ATTEMPT_ID, span.resource.get(names.ATTEMPT_ID))
         if rollout in (None, owner.rollout_id) and attempt in (None, owner.attempt_id):

@@ -52,7 +52,7 @@ class _AttemptTrace:
         return tuple(
             replace(
                 record,
-                attributes=names.modern(record.attributes),
+                attributes=names.normalize_names(record.attributes),
                 resource={**record.resource, names.RUN_ID: self.identity.run_id},
                 **own,
             )

@@ -111,7 +111,7 @@ _OPERATIONS: Mapping[str, str] = {
 """Span kinds of OpenInference (in upper case) and of OpenLLMetry, to operations."""
 
 
-def modern(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return span attributes, with outdated names added under their current names.
 
     If both names are given, the value under the present one is kept.

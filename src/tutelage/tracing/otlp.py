@@ -130,7 +130,7 @@ def _parse_json(body: bytes) -> ExportTraceServiceRequest:
     if body.count(b"{") > MAX_OBJECTS:
         raise OtlpError(f"the body has more than {MAX_OBJECTS} objects", 413)
     try:
-        data: Any = parse_json(body, longest=MAX_BODY)
+        data: Any = parse_json(body, max_length=MAX_BODY)
         if not isinstance(data, dict):
             raise TypeError(f"expected a JSON object, got {type(data).__name__}")
         return json_format.ParseDict(
@@ -217,10 +217,10 @@ def _read_value(value: AnyValue) -> Any:
 
 
 def _to_request(spans: Iterable[SpanRecord]) -> ExportTraceServiceRequest:
-    return encode_spans([readable(span) for span in spans])
+    return encode_spans([to_sdk(span) for span in spans])
 
 
-def readable(record: SpanRecord) -> ReadableSpan:
+def to_sdk(record: SpanRecord) -> ReadableSpan:
     """Convert a span record to a span of the OpenTelemetry SDK, for its exporters. Texts are
     valid UTF-8."""
 

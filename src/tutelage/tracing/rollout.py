@@ -55,7 +55,7 @@ def attempt_spans(rollout: Rollout, attempt: Attempt, content: bool = False) -> 
     return _SpanBuilder(rollout, attempt, content).build()
 
 
-def as_workflow(root: SpanRecord) -> SpanRecord:
+def to_workflow(root: SpanRecord) -> SpanRecord:
     """Rename an attempt's root span as a workflow, because several agents ran in it."""
     attributes = {k: v for k, v in root.attributes.items() if k != names.AGENT}
     attributes |= {names.OPERATION: names.INVOKE_WORKFLOW, names.WORKFLOW: TEAM}
@@ -100,7 +100,7 @@ class _SpanBuilder:
         spans += [self._tool_span(f"{i}", result, self._root) for i, result in unmatched]
         groups = [self._agent_span(a, parents[a], spans) for a in agents] if team else []
         top = self._root_span((agents or ["main"])[0], spans)
-        return [as_workflow(top) if team else top, *groups, *spans]
+        return [to_workflow(top) if team else top, *groups, *spans]
 
     def _make_span(self, attributes: Mapping[str, Any], **fields: Any) -> SpanRecord:
         """Build a span of the attempt, without the attributes that are None."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from tutelage.tracing import names
 from tutelage.tracing.records import SpanRecord
-from tutelage.tracing.rollout import as_workflow, attempt_spans
+from tutelage.tracing.rollout import attempt_spans, to_workflow
 from tutelage.types import Rollout
 
 _SLACK_NS = 50_000_000
@@ -172,7 +172,7 @@ def _remove_duplicate_agents(
         id_map[top[0]] = root.span_id
         spans[root.span_id] = replace(root, attributes={**inner.attributes, **root.attributes})
     else:
-        spans[root.span_id] = as_workflow(root)
+        spans[root.span_id] = to_workflow(root)
 
 
 def _ancestors(

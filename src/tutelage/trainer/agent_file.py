@@ -67,7 +67,7 @@ def merge_file(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
     return found | dict(flags)
 
 
-def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None) -> RL:
+def collect_keys(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None) -> RL:
     """Return the configuration keys of a command, from overrides, flags and a file."""
     parsed = parse_overrides(overrides)
     options = {name: value for name, value in flags.items() if name not in (*_OBJECTS, "tools")}

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from tutelage.algorithms.extensions import ESTIMATOR, METHODS
 from tutelage.config import Resolved
-from tutelage.config.aliases import spellings
+from tutelage.config.aliases import list_aliases
 from tutelage.config.keys import flatten
 from tutelage.config.overrides import Override
 from tutelage.errors import ConfigError, MissingExtraError
@@ -23,7 +23,7 @@ from tutelage.weights.config.resolve import ALGORITHM
 
 
 @contextmanager
-def packages_of_training() -> Generator[None]:
+def training_packages() -> Generator[None]:
     """Context for imports of training packages. Raises `MissingExtraError` if one is missing."""
     try:
         yield
@@ -59,7 +59,7 @@ class RL:
 
     def has(self, key: str) -> bool:
         """Return True if a key is set, under any of its names."""
-        return not {key, *spellings(key)}.isdisjoint(self.keys)
+        return not {key, *list_aliases(key)}.isdisjoint(self.keys)
 
     def resolve(self, recipe: str = "rl", *, own_agent: bool = False, **flags: Any) -> Resolved:
         """Return the full configuration of a run; `flags` are command-line flags such as `train`.
@@ -68,18 +68,18 @@ class RL:
         """
         if self.stored is not None:
             return self.stored
-        with packages_of_training():
-            from tutelage.policy.machine import machine_facts
+        with training_packages():
+            from tutelage.policy.machine import detect_machine
 
         flags = {name: value for name, value in flags.items() if value is not None} | self.flags
         # A method, such as `ppo`, has an estimator.
-        method = any(self.keys.get(k) in METHODS for k in (ALGORITHM, *spellings(ALGORITHM)))
+        method = any(self.keys.get(k) in METHODS for k in (ALGORITHM, *list_aliases(ALGORITHM)))
         if recipe != "sft" and not (method or self.has(ESTIMATOR)):
             flags[ESTIMATOR] = "grpo"
         self.resolved = resolve(
             recipe,
             self.overrides,
-            machine=machine_facts(),
+            machine=detect_machine(),
             flags=flags,
             file=self.file,
             own_agent=own_agent,

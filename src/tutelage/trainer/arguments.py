@@ -75,7 +75,7 @@ def check_arguments(arguments: Mapping[str, object], unknown: Mapping[str, objec
         raise ConfigError("; ".join(wrong))
 
 
-def agent_of(
+def resolve_agent(
     source: Any, resources: Mapping[str, Any]
 ) -> tuple[Agent, Mapping[str, Any], str | None]:
     """Load an agent from an object, AGENT.py or AGENT.py:name. Return the agent, the resources of
@@ -87,7 +87,7 @@ def agent_of(
     return agent, merged, f"{Path(file + '.py').resolve()}{name}"
 
 
-def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Policy]:
+def resolve_policies(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Policy]:
     """Return policies by name; a single policy gets the name of the main policy."""
     if policy is None:
         return {}
@@ -100,7 +100,7 @@ def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Polic
     return policies
 
 
-def reward_of(reward: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:
+def as_reward(reward: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:
     """Convert a plain function or a registered name into a reward function."""
     if reward is None or isinstance(reward, RewardFunction):
         return reward
@@ -114,13 +114,13 @@ def reward_of(reward: RewardFunction | Callable[..., Any] | str | None) -> Rewar
     return reward_function(reward)
 
 
-def files_of(tasks: Tasks | None) -> list[str]:
+def task_files(tasks: Tasks | None) -> list[str]:
     """Return the absolute paths of task files; empty if the tasks are rows."""
     rows = [tasks] if isinstance(tasks, (str, Path)) else tasks or ()
     return [str(Path(row).resolve()) for row in rows if isinstance(row, (str, Path))]
 
 
-def tasks_of(tasks: Tasks | None, name: str) -> Sequence[Task] | None:
+def to_dataset(tasks: Tasks | None, name: str) -> Sequence[Task] | None:
     """Return tasks as a dataset, or None if `tasks` is None."""
     if tasks is None or isinstance(tasks, Dataset):
         return tasks
@@ -138,12 +138,12 @@ def tasks_of(tasks: Tasks | None, name: str) -> Sequence[Task] | None:
     return Dataset(items, name=f"{name}_dataset", input_required=False)
 
 
-def roles_of(
+def resolve_roles(
     resources: NamedResources, endpoints: Mapping[str, str], policies: Mapping[str, Policy]
 ) -> Roles:
     """Return the roles of the LLMs in a training run. Raises `ConfigError` if no LLM is trained, or
     if a policy has no LLM."""
-    roles = Roles.of(resources, endpoints)
+    roles = Roles.from_resources(resources, endpoints)
     if roles.main is None:
         raise ConfigError(
             "nothing to train: every LLM of this run has an endpoint or is frozen; set "
@@ -165,7 +165,7 @@ def roles_of(
     return roles
 
 
-def environment_of(environment: Any) -> EnvironmentFactory | None:
+def resolve_environment(environment: Any) -> EnvironmentFactory | None:
     """Convert an environment class, function or factory into a factory; None for a name, which is
     stored in the configuration. Raises `ConfigError` for any other object."""
     return None if environment is None or isinstance(environment, str) else as_factory(environment)
@@ -187,7 +187,7 @@ def play_once(inputs: TrainingInputs, job_inputs: JobInputs, n: int) -> list[Rol
     return job_inputs.manager.play(runner, specs)
 
 
-def remotes_of(resources: NamedResources, roles: Roles, config: RunConfig) -> RemoteServers | None:
+def to_servers(resources: NamedResources, roles: Roles, config: RunConfig) -> RemoteServers | None:
     """Return clients of the LLMs on remote servers; None if all LLMs are local.
 
     Raises `ConfigError` for a trained LLM whose server cannot return valid log-probabilities.

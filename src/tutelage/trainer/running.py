@@ -15,28 +15,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tutelage.config import Resolved
-from tutelage.engine.endpoint import environment, read_endpoints
+from tutelage.engine.endpoint import read_endpoints, read_environment
 from tutelage.engine.prices import load_prices
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.environments.start import TEST_TASKS, environment_tasks
 from tutelage.errors import ConfigError
 from tutelage.evaluate.config import EvaluationConfig
-from tutelage.evaluate.evaluated_agent import custom_agent
+from tutelage.evaluate.evaluated_agent import build_agent
 from tutelage.evaluate.kind import PolicyEvaluation, evaluation_folder, load_evaluation
 from tutelage.evaluate.preparation import PreparedEvaluation
 from tutelage.policy.sources import model_folder
 from tutelage.rewards import RewardFunction, check
 from tutelage.runs import lifecycle
-from tutelage.runs.folder import RunFolder, folder_at, fresh_name
+from tutelage.runs.folder import RunFolder, new_run_path, open_folder
 from tutelage.runs.job_inputs import AGENT_REWARD, ENVIRONMENT_REWARD, JobInputs
-from tutelage.runs.launched import follows
+from tutelage.runs.launched import is_nonzero_rank
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import TrainingResult, read_result
 from tutelage.runs.signals import StopSignal, graceful_exit
 from tutelage.statistics.outcome import Evaluation
 from tutelage.tasks.dataset import Dataset
-from tutelage.trainer.algorithm import packages_of_training
-from tutelage.trainer.arguments import Tasks, agent_of, files_of, tasks_of
+from tutelage.trainer.algorithm import training_packages
+from tutelage.trainer.arguments import Tasks, resolve_agent, task_files, to_dataset
 
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
@@ -105,19 +105,19 @@ def _run_in_thread(coroutine: Coroutine[Any, Any, T]) -> T:
         try:
             return future.result()
         except asyncio.CancelledError:
-            raise (stop.stopped() if stop.asked else KeyboardInterrupt) from None
+            raise (stop.to_exception() if stop.asked else KeyboardInterrupt) from None
 
 
 @contextmanager
-def report_stop(path: str | Path, progress: Progress, *, own: bool = True) -> Generator[None]:
+def report_stop(path: str | Path, progress: Progress, *, notify: bool = True) -> Generator[None]:
     """Report an interruption and how to resume the run, if `notify` is True. False is for callers
     with their own display."""
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
-        saved = folder_at(Path(path)).config.is_file()
+        saved = open_folder(Path(path)).config.is_file()
         hint = f"; progress is saved: the same call with output_dir={str(path)!r} resumes it"
-        if own:
+        if notify:
             progress.note("stopped" + (hint if saved else " before there was anything to save"))
         raise
 
@@ -125,14 +125,14 @@ def report_stop(path: str | Path, progress: Progress, *, own: bool = True) -> Ge
 def agree_on_plan(output_dir: Path | None, make_plan: Callable[[Path], Plan]) -> Plan:
     """Return the plan for a run folder, a new one if `output_dir` is None. All ranks use the folder
     of the first rank, and only the first rank raises errors."""
-    with packages_of_training():
-        from tutelage.weights.process_group import in_step, launched
+    with training_packages():
+        from tutelage.weights.process_group import get_group, run_on_all
 
-    group = launched()
-    path = output_dir or group.agree(lambda: fresh_name("agent", claim=True))
+    group = get_group()
+    path = output_dir or group.broadcast(lambda: new_run_path("agent", claim=True))
 
     try:
-        return in_step(group, lambda: make_plan(path))
+        return run_on_all(group, lambda: make_plan(path))
     except Exception:
         if output_dir is None:
             with suppress(OSError):
@@ -150,14 +150,14 @@ async def train_weights(
     def job() -> TrainingResult | KeyboardInterrupt | SystemExit:
         """Run the training. Interruptions and the exit of another rank are returned, not raised,
         because an exception in a thread would stop the event loop instead of this task."""
-        folder = RunFolder(path) if follows() else folder_at(path)
+        folder = RunFolder(path) if is_nonzero_rank() else open_folder(path)
         try:
             details = jobs.train(resolved, folder, progress, job_inputs)
         except (KeyboardInterrupt, SystemExit) as stopped:
             return stopped
         return read_result(folder, details, TrainingResult)
 
-    async with nullcontext() if follows() else job_inputs.manager:
+    async with nullcontext() if is_nonzero_rank() else job_inputs.manager:
         work = asyncio.ensure_future(asyncio.to_thread(job))
         try:
             result = await asyncio.shield(work)
@@ -184,13 +184,13 @@ def prepare_agent(
 ) -> PreparedEvaluation:
     """Prepare the evaluation of an agent with its tasks and models; `keys` are the fields of an
     `EvaluationConfig`. Raises `ConfigError` for an LLM without a model."""
-    tasks = tasks_of(test_dataset, "test")
+    tasks = to_dataset(test_dataset, "test")
     if tasks is None and factory is not None:
         tasks = environment_tasks(factory, {"test": TEST_TASKS}, keys.get("seed", 0))["test"]
     if tasks is None:
         raise ConfigError("no tasks to evaluate on; pass test_dataset")
-    config = EvaluationConfig(test=tuple(files_of(test_dataset)) or ("test_dataset",), **keys)
-    player, merged, file = agent_of(agent, resources)
+    config = EvaluationConfig(test=tuple(task_files(test_dataset)) or ("test_dataset",), **keys)
+    player, merged, file = resolve_agent(agent, resources)
     local, folders = bool(policies) or model is not None, set[str]()
 
     def load(resolved: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Policy]:
@@ -213,12 +213,12 @@ def prepare_agent(
     dataset = Dataset(tasks, name="test_dataset", input_required=False)
     if reward is not None:
         check(reward, dataset)
-    server = None if local else read_endpoints(environment()).get("task")
-    resolved_agent = custom_agent(player, merged, config, load, urls=endpoints, server=server)
+    server = None if local else read_endpoints(read_environment()).get("task")
+    resolved_agent = build_agent(player, merged, config, load, urls=endpoints, server=server)
     evaluated_agent = replace(
         resolved_agent,
         weights=", ".join(sorted(folders)),
-        prices=load_prices(config.prices, environment()),
+        prices=load_prices(config.prices, read_environment()),
         environment=factory,
         runners=config.runners or (8 if resolved_agent.servers else 64),
     )

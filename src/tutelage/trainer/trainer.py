@@ -23,7 +23,7 @@ from tutelage.config import Resolved
 from tutelage.environments.loading import load_environment
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.errors import ConfigError
-from tutelage.policy.sources import check_unnamed, model_folder
+from tutelage.policy.sources import check_llm_name, model_folder
 from tutelage.prompts import Algorithm
 from tutelage.prompts.play import AgentSpec
 from tutelage.prompts.run import preflight, search_agent
@@ -31,26 +31,26 @@ from tutelage.prompts.setup import PROMPT_ALGORITHMS, SearchSetup, build_trainer
 from tutelage.resources import LLM, POLICY, SHIPPED, NamedResources
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
-from tutelage.runs.callbacks import Callback, CallbackProgress, on_rollout
-from tutelage.runs.folder import RunFolder, fresh_name
+from tutelage.runs.callbacks import Callback, CallbackProgress, rollout_hook
+from tutelage.runs.folder import RunFolder, new_run_path
 from tutelage.runs.job_inputs import AGENT_REWARD, JobInputs
-from tutelage.runs.launched import follows
+from tutelage.runs.launched import is_nonzero_rank
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import DevReport, TrainingResult
 from tutelage.statistics.outcome import Evaluation
 from tutelage.trainer.algorithm import RL, SFT
 from tutelage.trainer.arguments import (
     Tasks,
-    agent_of,
+    as_reward,
     check_arguments,
-    environment_of,
-    files_of,
     play_once,
-    policies_of,
-    remotes_of,
-    reward_of,
-    roles_of,
-    tasks_of,
+    resolve_agent,
+    resolve_environment,
+    resolve_policies,
+    resolve_roles,
+    task_files,
+    to_dataset,
+    to_servers,
 )
 from tutelage.trainer.running import (
     Plan,
@@ -138,11 +138,11 @@ class Trainer:
         self.model, self.endpoints = model, dict(endpoints or {})
         self.seed, self.timeout = seed, timeout
         self.isolation: Isolation = isolation
-        self.callbacks = () if follows() else tuple(callbacks)
-        self.progress = Progress() if follows() else progress
-        self._policies = policies_of(policy)
-        self._reward = reward_of(reward)
-        self.environment, self._factory = environment, environment_of(environment)
+        self.callbacks = () if is_nonzero_rank() else tuple(callbacks)
+        self.progress = Progress() if is_nonzero_rank() else progress
+        self._policies = resolve_policies(policy)
+        self._reward = as_reward(reward)
+        self.environment, self._factory = environment, resolve_environment(environment)
         if model is not None and self._policies:
             raise ConfigError("pass either model= or policy=, not both")
 
@@ -168,7 +168,7 @@ class Trainer:
         try:
             if not isinstance(self.algorithm, RL):
                 setup = self._prepare_search(self.algorithm, agent, tasks, val_dataset)
-                path = self.output_dir or fresh_name("prompt", claim=True)
+                path = self.output_dir or new_run_path("prompt", claim=True)
                 with report_stop(path, progress, own=notify):
                     return await search_agent(setup, path, self.callbacks, progress)
             plan = partial(self._prepare, self.algorithm, agent, tasks, val_dataset)
@@ -222,7 +222,7 @@ class Trainer:
             self.model, factory,
         )  # fmt: skip
         player = replace(ready.evaluated_agent, isolation=self.isolation)
-        ready = replace(ready, evaluated_agent=player, on_rollout=on_rollout(self.callbacks))
+        ready = replace(ready, evaluated_agent=player, on_rollout=rollout_hook(self.callbacks))
         progress = default_progress() if self.progress is None else self.progress
         try:
             return run_blocking(play_evaluation(ready, progress))
@@ -246,7 +246,7 @@ class Trainer:
             raise ConfigError("SFT does not play training tasks; use dev with a Trainer for RL")
         from tutelage.weights.inputs import prepare_rl
 
-        path = self.output_dir or fresh_name("agent")
+        path = self.output_dir or new_run_path("agent")
         resolved, _, job_inputs = self._prepare(self.algorithm, agent, None, None, path)
         async with job_inputs.manager:
             setting = await asyncio.to_thread(prepare_rl, resolved.config, None, job_inputs)
@@ -272,8 +272,8 @@ class Trainer:
     ) -> SearchSetup:
         if len(self._policies) > 1:
             raise ConfigError("a prompt search supports only one policy; pass policy=POLICY")
-        player, resources, _ = agent_of(agent, self.resources)
-        tasks = [tasks_of(rows, split) for split, rows in self._split_tasks(train, val).items()]
+        player, resources, _ = resolve_agent(agent, self.resources)
+        tasks = [to_dataset(rows, split) for split, rows in self._split_tasks(train, val).items()]
         return build_trainer_setup(
             algorithm,
             AgentSpec(
@@ -306,15 +306,15 @@ class Trainer:
         path: Path,
     ) -> Plan:
         """Check all inputs that can be checked without a model, and return the training plan."""
-        player, merged, file = agent_of(agent, self.resources)
+        player, merged, file = resolve_agent(agent, self.resources)
         values = {**player.own_resources(), **merged}
         if not any(isinstance(v, LLM) and not v.tokenizer_only for v in values.values()):
             values = {POLICY: LLM(), **values}
         resources = NamedResources(values)
         player.check([*resources])
-        roles = roles_of(resources, self.endpoints, self._policies)
+        roles = resolve_roles(resources, self.endpoints, self._policies)
         passed = self._split_tasks(train_dataset, val_dataset)
-        train, val, test = (tasks_of(rows, split) for split, rows in passed.items())
+        train, val, test = (to_dataset(rows, split) for split, rows in passed.items())
         if isinstance(algorithm, SFT):
             if train is not None or val is not None:
                 raise ConfigError(
@@ -326,17 +326,17 @@ class Trainer:
         main = cast("str", roles.main)
         resolved = self._configure(algorithm, train, test, path, model_folder(resources[main]))
         if not self._policies and resolved.config.model.path in (None, SHIPPED):
-            check_unnamed(main, resources[main])
+            check_llm_name(main, resources[main])
         manager = RolloutManager(
             player,
             resources,
             roles,
             n_runners=self.n_runners or (8 if roles.remote else 64),
             isolation=self.isolation,
-            remote=remotes_of(resources, roles, resolved.config),
+            remote=to_servers(resources, roles, resolved.config),
         )
-        hook = on_rollout(self.callbacks)
-        files = {split: files_of(rows) for split, rows in passed.items()}
+        hook = rollout_hook(self.callbacks)
+        files = {split: task_files(rows) for split, rows in passed.items()}
         job_inputs = JobInputs(
             player, resources, roles, manager, train, val, test, self._reward, self._policies, hook,
             file, files, self._factory, None if self._factory is None else self.environment,

@@ -28,14 +28,14 @@ from tutelage.rollouts.runner import RolloutSpec
 from tutelage.rollouts.workers import RolloutWorkers
 from tutelage.types import JSON, Mode, Rollout, Sampled, Task
 from tutelage.weights.checkpoint import DROPPED, RL
-from tutelage.weights.inputs import drawn
+from tutelage.weights.inputs import count_drawn
 from tutelage.weights.placement import PlaySettings
-from tutelage.weights.run import TrainingRun, ungraded
+from tutelage.weights.run import TrainingRun, reward_failed
 from tutelage.weights.sampling import (
     RolloutGroups,
+    check_grading,
     draw_tasks,
-    specs_of,
-    stop_if_never_graded,
+    make_specs,
 )
 
 EVENT = "groups"
@@ -92,8 +92,8 @@ class GroupQueue:
         self._admit_groups(step)
         self._save_state()
         played = [*chain(*groups, *stale)]
-        ctx.count(played)
-        stop_if_never_graded(ctx, played)
+        ctx.add_rollouts(played)
+        check_grading(ctx, played)
         ctx.state.results[DROPPED] = ctx.state.results.get(DROPPED, 0) + len(dropped)
         metrics = {
             "staleness/dropped": float(len(dropped)),
@@ -119,7 +119,7 @@ class GroupQueue:
         """
         ahead = step + 1 + self._staleness
         ahead = ahead if self._steps is None else min(ahead, self._steps)
-        count = drawn(self._ctx.setting, ahead)
+        count = count_drawn(self._ctx.setting, ahead)
         while self._admitted < count + self._dropped + replacements:
             self._open[self._admitted] = self._ctx.state.tick
             self._admitted += 1
@@ -127,7 +127,7 @@ class GroupQueue:
     def _play_step(self, step: int) -> tuple[list[int], list[int]]:
         """Play rollouts until the groups of a step are complete, and record the group numbers."""
         ctx, version = self._ctx, self._ctx.setting.policy.version
-        size = drawn(ctx.setting, step + 1) - drawn(ctx.setting, step)
+        size = count_drawn(ctx.setting, step + 1) - count_drawn(ctx.setting, step)
         if not self._live:
             # From here on nothing is replayed. Rollouts of later versions than there are now are
             # of a training that is lost, and are played again.
@@ -145,13 +145,13 @@ class GroupQueue:
             self._start_groups()
             if len(taken) == size:
                 break
-            ctx.loop.run(self._next())
+            ctx.loop.run(self._wait_for_group())
             if ctx.run.stop.asked:
                 self._save_state()
                 ctx.state.tick -= 1  # this step has not begun
                 ctx.check_stop()
         ctx.run.writer.flush()
-        ctx.run.event(EVENT, phase=self._phase, step=step, groups=taken, dropped=dropped)
+        ctx.run.log_event(EVENT, phase=self._phase, step=step, groups=taken, dropped=dropped)
         return taken, dropped
 
     def _start_groups(self) -> None:
@@ -168,7 +168,7 @@ class GroupQueue:
                 self._tasks = {n: tasks for n, tasks in self._tasks.items() if n >= step - 1}
                 self._tasks[step] = draw_tasks(ctx, step, self._size)
             group = [(place, self._tasks[step][place])]
-            specs = specs_of(ctx, self._phase, step, group, self._label)
+            specs = make_specs(ctx, self._phase, step, group, self._label)
             playing = self._play_group(workers, number, specs)
             task = ctx.loop.get_loop().create_task(playing, context=copy_context())
             self._running[number] = task
@@ -179,11 +179,11 @@ class GroupQueue:
         """Play the rollouts of one group and store them."""
         rollouts = await workers.run(specs)
         self._ctx.run.writer.submit(rollouts)
-        self._ctx.stop_if_ungraded(rollouts)
+        self._ctx.check_rewards(rollouts)
         self._complete[group_number] = rollouts
         del self._running[group_number]
 
-    async def _next(self) -> None:
+    async def _wait_for_group(self) -> None:
         """Wait until a group is complete or the check interval has passed.
 
         Raises the exception of a failed group.
@@ -214,7 +214,7 @@ class GroupQueue:
         whole: dict[int, list[Rollout]] = {}
         for number, group in groups.items():
             rollouts = [group[index] for index in sorted(group)]
-            if len(rollouts) == self._chains and not any(map(ungraded, rollouts)):
+            if len(rollouts) == self._chains and not any(map(reward_failed, rollouts)):
                 whole[number] = rollouts
             else:  # what the run stopped at has been fixed since, so it is played again
                 self._discard_rollouts(rollouts)

@@ -21,7 +21,7 @@ from math import isclose
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl import estimate_advantages, group_counts, kl_in_reward
+from tutelage.algorithms.rl import count_groups, estimate_advantages, kl_in_reward
 from tutelage.config import RunConfig
 from tutelage.config.rl import ActorConfig
 from tutelage.errors import FailureBudgetError
@@ -102,7 +102,7 @@ class Batch:
     entropy_BT: Tensor | None = None
 
     @property
-    def known_gap(self) -> dict[str, float]:
+    def logprob_gap(self) -> dict[str, float]:
         """Return `max_dlogp`, the largest difference between sampler and trainer log-probabilities.
 
         Only rows sampled by the current version count, since other rows differ without an error.
@@ -165,7 +165,7 @@ class Batch:
             return actor.max_tokens_per_micro_batch
         return count * max(len(self.rows[b].ids) for b in rows)
 
-    def cutter(self, rows: list[int], device: torch.device) -> Callable[[Tensor], Tensor]:
+    def make_slicer(self, rows: list[int], device: torch.device) -> Callable[[Tensor], Tensor]:
         """Return a function that selects rows of a batch tensor, trims padding and moves them to
         `device`."""
         width = max(len(self.rows[b].ids) for b in rows)
@@ -214,7 +214,7 @@ def make_rows(
     for b, row in enumerate(rows):
         mask_BT[b, : len(row.mask)] = torch.tensor(row.mask, dtype=torch.bool)
         old_logp_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
-    rule, buffer = Success.of(config.reward.success), config.reward_model.overlong_buffer
+    rule, buffer = Success.parse(config.reward.success), config.reward_model.overlong_buffer
     played: list[_RolloutStats] = []
     for r in judged:
         assert r.reward is not None, "it was judged"
@@ -260,12 +260,12 @@ def make_rows(
     )
 
 
-def with_advantages(
+def add_advantages(
     batch: Batch,
     config: RunConfig,
     *,
     values_BT: Tensor | None = None,
-    following_BT: Tensor | None = None,
+    bootstrap_BT: Tensor | None = None,
     baselines: Mapping[str, float] | None = None,
     beta: float = 0.0,
 ) -> Batch:
@@ -277,8 +277,8 @@ def with_advantages(
     """
     rule = config.algorithm
     rewards_BT = batch.rewards_BT
-    if following_BT is not None:
-        rewards_BT = rewards_BT + rule.gamma * following_BT
+    if bootstrap_BT is not None:
+        rewards_BT = rewards_BT + rule.gamma * bootstrap_BT
     if batch.kl_BT is not None:
         rewards_BT = kl_in_reward(rewards_BT, batch.kl_BT, batch.mask_BT, beta)
     # Rollouts without a row get one without a trained token for as long as statistics are made.
@@ -306,7 +306,7 @@ def with_advantages(
         single_member=rule.single_member,
     )
     own_BT = torch.cat([batch.rewards_BT, rowless_BT])
-    groups, alone, flat = group_counts(own_BT, mask_BT, groups_B, rollouts_B=rollouts_B)
+    groups, alone, flat = count_groups(own_BT, mask_BT, groups_B, rollouts_B=rollouts_B)
     out = torch.tensor([number in batch.left_out for number in batch.rollouts_B])
     return replace(
         batch,

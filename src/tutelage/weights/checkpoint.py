@@ -72,7 +72,7 @@ class TrainingState:
     """Wall-clock seconds by phase."""
 
 
-def place(folder: RunFolder, state: TrainingState) -> Path:
+def get_path(folder: RunFolder, state: TrainingState) -> Path:
     """Return the checkpoint folder of a training state."""
     done = state.results.get("done", ())
     if state.phase in TRAINED and state.phase not in done:
@@ -87,7 +87,7 @@ def save(
     tensors: Mapping[str, Any],
     write_policy: Callable[[Path], None] | None = None,
     keep: int | None = KEPT,
-    write_parts: Callable[[Path], None] | None = None,
+    write_shards: Callable[[Path], None] | None = None,
 ) -> Path:
     """Write a checkpoint and remove older ones.
 
@@ -95,7 +95,7 @@ def save(
     (None for all) and the best one are kept. `write_parts` writes the tensors that are sharded over
     ranks. Raises `RunError` if the disk is full; older checkpoints are kept then.
     """
-    final = place(folder, state)
+    final = get_path(folder, state)
     aside = final.with_name(f".{final.name}.tmp")
     shutil.rmtree(aside, ignore_errors=True)
     try:
@@ -104,10 +104,10 @@ def save(
         else:
             write_policy(aside)
         torch.save(dict(tensors), aside / "tensors.pt")
-        if write_parts is not None:
-            write_parts(aside / _PARTS)
+        if write_shards is not None:
+            write_shards(aside / _PARTS)
         write_json(aside / "state.json", asdict(state))
-        seal(aside)
+        write_checksums(aside)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(aside, final)
         _flush(folder.checkpoints)
@@ -119,7 +119,7 @@ def save(
             reason = OSError(f"the disk refused to write (full, or failing): {text}")
         raise disk_error(final, reason) from error
     best: dict[str, Any] | None = state.results.get(BEST)
-    trained, there = of_training(folder), complete(folder)
+    trained, there = list_training(folder), list_complete(folder)
     between = [path for path in there if path not in trained]
     kept = {*(trained[-keep:] if keep else trained), *between[-1 if trained else -KEPT :]}
     for old in there:
@@ -128,7 +128,7 @@ def save(
     return final
 
 
-def seal(folder: Path) -> None:
+def write_checksums(folder: Path) -> None:
     """Flush all files of a folder to disk, then write their checksums."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)
     for path in paths:
@@ -136,7 +136,7 @@ def seal(folder: Path) -> None:
     write_json(folder / SUMS, {str(path.relative_to(folder)): _hash_file(path) for path in paths})
 
 
-def check_seal(folder: Path) -> None:
+def verify_checksums(folder: Path) -> None:
     """Raise `RunError` if a file of the folder does not match its checksum."""
     try:
         sums: dict[str, str] = json.loads((folder / SUMS).read_text(encoding="utf-8"))
@@ -156,7 +156,7 @@ def _hash_file(path: Path) -> str:
 
 def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
     """Load a checkpoint. Raises `RunError` if a file is missing or damaged."""
-    check_seal(path)
+    verify_checksums(path)
     try:
         state = TrainingState(**json.loads((path / "state.json").read_text()))
         tensors: dict[str, Any] = torch.load(path / "tensors.pt", weights_only=True)
@@ -179,7 +179,7 @@ def load_newest(
     checkpoints are damaged.
     """
     damaged: dict[Path, RunError] = {}
-    for path in reversed(complete(folder)):
+    for path in reversed(list_complete(folder)):
         try:
             values = load(path)
         except RunError as error:
@@ -197,7 +197,7 @@ def load_newest(
     return None
 
 
-def complete(folder: RunFolder) -> list[Path]:
+def list_complete(folder: RunFolder) -> list[Path]:
     """Return all complete checkpoints, oldest first."""
     if not folder.checkpoints.is_dir():
         return []
@@ -205,15 +205,15 @@ def complete(folder: RunFolder) -> list[Path]:
     return sorted(p for p in paths if (p / SUMS).is_file())
 
 
-def of_training(folder: RunFolder) -> list[Path]:
+def list_training(folder: RunFolder) -> list[Path]:
     """Return the complete checkpoints saved during training, oldest first."""
-    return [path for path in complete(folder) if _BETWEEN not in path.name]
+    return [path for path in list_complete(folder) if _BETWEEN not in path.name]
 
 
-def drop_between(folder: RunFolder) -> None:
+def remove_intermediate(folder: RunFolder) -> None:
     """Remove all checkpoints saved between phases if a training checkpoint exists."""
-    trained = of_training(folder)
-    for path in complete(folder) if trained else ():
+    trained = list_training(folder)
+    for path in list_complete(folder) if trained else ():
         if path not in trained:
             shutil.rmtree(path, ignore_errors=True)
 

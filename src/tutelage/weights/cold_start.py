@@ -28,7 +28,7 @@ from tutelage.weights.measure import measure, quick_eval
 from tutelage.weights.optim import SUPERVISED, Optimizer, make_optimizer
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.run import TrainingRun
-from tutelage.weights.sampling import epoch_places
+from tutelage.weights.sampling import epoch_indices
 
 WARMUP = 20
 """Number of steps over which the learning rate rises."""
@@ -44,7 +44,7 @@ def run_cold_start(ctx: TrainingRun, run: Run) -> None:
     """Run the cold start: clean demonstrations, a cool-down, and mixed demonstrations."""
     setting, state, config = ctx.setting, ctx.state, ctx.setting.config
     sft = config.sft
-    named, group = setting.policy.named(), setting.group
+    named, group = setting.policy.named_tensors(), setting.group
     optim = SUPERVISED.model_copy(update={"lr": sft.lr})
     optimizer = ctx.restore(make_optimizer(named, optim, sft.optimizer, group))
     ctx.optimizer = optimizer
@@ -116,7 +116,7 @@ def demonstration_rows(
     rng, shown, size = seeds.python(), inputs.tasks.shown, inputs.config.sft.batch_size
     if inputs.shown is not None:
         rows, order = inputs.shown.train, inputs.seeds.child(COLD, "order")
-        return [rows[i] for i in epoch_places(len(rows), step * size, size, order)]
+        return [rows[i] for i in epoch_indices(len(rows), step * size, size, order)]
     if inputs.tasks.in_order:
         tasks = [shown[i % len(shown)] for i in range(step * size, (step + 1) * size)]
     else:
@@ -126,7 +126,7 @@ def demonstration_rows(
     for task in tasks:
         guess = rng.random() < guess_share
         messages = [*task.messages(), *demonstrations(task, guess, rng)]
-        drawn.append(Row(*inputs.policy.codec.demonstration(messages, specs)))
+        drawn.append(Row(*inputs.policy.codec.encode_demonstration(messages, specs)))
     return drawn
 
 

@@ -13,19 +13,19 @@ from functools import partial
 
 import torch
 
-from tutelage.errors import counted
+from tutelage.errors import pluralize
 from tutelage.policy.machine import parallel_map
 from tutelage.policy.row import Row
 from tutelage.runs.estimate import duration
-from tutelage.runs.job_inputs import grader_of
+from tutelage.runs.job_inputs import job_reward
 from tutelage.weights.checkpoint import COLD, CONTROL, RL
 from tutelage.weights.config.presets import UNKNOWN, WORK
-from tutelage.weights.inputs import TrainingInputs, drawn, step_limit
-from tutelage.weights.measure import ways_to_measure
+from tutelage.weights.inputs import TrainingInputs, count_drawn, step_limit
+from tutelage.weights.measure import list_measurements
 from tutelage.weights.run import TrainingRun
 
 
-def planned(inputs: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
+def describe_plan(inputs: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
     """Return the planned rollouts of a run, their token limit and their reward, as text."""
     config, limit, own = inputs.config, step_limit(inputs), inputs.policy.max_positions
     size, chains = config.data.train_batch_size, config.agent.num_chains
@@ -33,16 +33,16 @@ def planned(inputs: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
     if limit is not None:
         measuring = sum(_count_work(inputs, phase)[2] for phase in phases)
         plan = (
-            f"{counted(limit, 'step')} x {counted(size, 'task')} x {chains:,} = "
-            f"{counted(drawn(inputs, limit) * chains, 'rollout')}"
+            f"{pluralize(limit, 'step')} x {pluralize(size, 'task')} x {chains:,} = "
+            f"{pluralize(count_drawn(inputs, limit) * chains, 'rollout')}"
             f"{' twice, with the control' * (CONTROL in phases)}, {measuring:,} to measure"
         )
     bound = "" if inputs.context == own else f" (the model: {own:,})"
     tokens = f"at most {config.turn_tokens:,} a turn, {config.response_tokens:,} a rollout, "
-    grader = grader_of(inputs.given, inputs.reward)
+    grader = job_reward(inputs.given, inputs.reward)
     graded = f"what {'the agent' if inputs.environment is None else 'the environment'} returns"
     if grader is not None:
-        sees = "grades" if grader.sees_attempt else "has no parameter 'prediction' to see"
+        sees = "grades" if grader.uses_attempt else "has no parameter 'prediction' to see"
         graded = f"{grader.name}, which {sees} the reply"
     return {"plan": plan, "tokens": f"{tokens}context {inputs.context:,}{bound}", "reward": graded}
 
@@ -60,7 +60,7 @@ def _count_work(inputs: TrainingInputs, phase: str, done: int = 0) -> tuple[int,
     if phase in (RL, CONTROL):
         looks = limit // every - done // every if every > 0 else 0
         return 0, (limit - done) * config.rollouts_per_batch, 2 * looks * len(inputs.tasks.val)
-    return 0, 0, len(ways_to_measure(inputs, phase)) * len(inputs.tasks.test)
+    return 0, 0, len(list_measurements(inputs, phase)) * len(inputs.tasks.test)
 
 
 def _estimate_phases(ctx: TrainingRun, demonstration: float, rollout: float, update: float) -> str:
@@ -83,7 +83,7 @@ def _estimate_phases(ctx: TrainingRun, demonstration: float, rollout: float, upd
     return f"about {words} minutes"
 
 
-def total_time(ctx: TrainingRun) -> dict[str, str]:
+def estimate_time(ctx: TrainingRun) -> dict[str, str]:
     """Estimate the total time of a run from forward passes of the policy, as text.
 
     Only recipes in `WORK` have an estimate before the first step.

@@ -27,7 +27,7 @@ from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
 from tutelage.weights.optim import Optimizer, make_optimizer
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
-from tutelage.weights.scoring import by_token
+from tutelage.weights.scoring import score_tokens
 
 
 class Critic:
@@ -44,17 +44,17 @@ class Critic:
         self._config, self._numerics, self._group = config, numerics, group
         # What is sharded and what is whole are not stepped by one operation.
         self._optimizer: Optimizer = make_optimizer(
-            model.named(), config.critic.optim, group=group, apart=HEAD
+            model.named_tensors(), config.critic.optim, group=group, prefix=HEAD
         )
 
     def values(self, rows: list[Row]) -> Tensor:
         """Return the value of each trained token [B, T], without gradient."""
         budget, dtype = self._config.actor.max_tokens_per_micro_batch, self._numerics.dtype
-        return by_token(
+        return score_tokens(
             rows, budget, lambda some: self.model.values(some, dtype), group=self._group
         )
 
-    def following(self, batch: Batch) -> Tensor | None:
+    def bootstrap_values(self, batch: Batch) -> Tensor | None:
         """Return the values of the last states of truncated rollouts, [B, T], at their last tokens.
 
         Returns None if `algorithm.bootstrap_truncated` is off.
@@ -108,7 +108,7 @@ class Critic:
         def loss(indices: list[int]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             numbers = [row_numbers[i] for i in indices]
             token_tensors = self.model.values([rows[b] for b in numbers], self._numerics.dtype)
-            cut = batch.cutter(numbers, token_tensors.values.device)
+            cut = batch.make_slicer(numbers, token_tensors.values.device)
             mask = cut(batch.mask_BT)
             values = torch.zeros_like(cut(batch.returns_BT)).index_put(
                 (token_tensors.rows_K, token_tensors.columns_K), token_tensors.values
@@ -129,16 +129,16 @@ class Critic:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the weights and of the optimizer."""
-        weights = {n: t.detach() for n, t in self.model.named()}
+        weights = {n: t.detach() for n, t in self.model.named_tensors()}
         return {"weights": weights, "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict. Raises `RunError` if it belongs to another model."""
-        shapes = {n: t.shape for n, t in self.model.named()}
+        shapes = {n: t.shape for n, t in self.model.named_tensors()}
         if {n: t.shape for n, t in state_dict["weights"].items()} != shapes:
             raise RunError(
                 "the critic in the checkpoint differs from the configured one; set the same "
                 "critic.model.path, or start a new run"
             )
-        self._group.load(self.model.named(), state_dict["weights"])
+        self._group.load(self.model.named_tensors(), state_dict["weights"])
         self._optimizer.load_state_dict(state_dict["optimizer"])

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 from tutelage.config import Resolved
 from tutelage.config.keys import flatten
 from tutelage.errors import ConfigError, RunError, TutelageError
-from tutelage.policy.machine import machine_facts
+from tutelage.policy.machine import detect_machine
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
 from tutelage.runs.signals import StopSignal
-from tutelage.runs.stored import stored_row
+from tutelage.runs.stored import make_run_row
 from tutelage.store import StoreWriter, open_store
 from tutelage.types import JSON
-from tutelage.weights.process_group import ProcessGroup, in_step, launched
+from tutelage.weights.process_group import ProcessGroup, get_group, run_on_all
 from tutelage.weights.run import TrainingRun
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ NOT_BY_RAY = (
 
 
 @contextmanager
-def ranks_of(job: WeightTraining, folder: RunFolder) -> Generator[ProcessGroup]:
+def launch_ranks(job: WeightTraining, folder: RunFolder) -> Generator[ProcessGroup]:
     """Yield the process group of a run: launched ranks, ranks placed by Ray, or this process."""
-    group, placed = launched(), machine_facts().placed_ranks(job.resolved.config) > 1
+    group, placed = get_group(), detect_machine().count_ray_ranks(job.resolved.config) > 1
     if group.size > 1 or "RANK" in os.environ or not placed:
         yield group
         return
@@ -57,7 +57,7 @@ def ranks_of(job: WeightTraining, folder: RunFolder) -> Generator[ProcessGroup]:
         yield group
 
 
-def as_rank(
+def run_rank(
     job: WeightTraining, folder: RunFolder, group: ProcessGroup, run_main: Callable[[], JSON]
 ) -> JSON:
     """Run one of several ranks: rank 0 calls `run_main`, and every rank returns its result."""
@@ -65,7 +65,7 @@ def as_rank(
     check_ranks(group, _describe_rank(job.resolved) | own, folder)
     if group.rank:
         _run_follower(job, folder.name, group)
-    return group.agree(run_main)
+    return group.broadcast(run_main)
 
 
 # ---------------------------------------------------------------- what has to be the same
@@ -90,8 +90,8 @@ def check_ranks(group: ProcessGroup, values: Mapping[str, str], folder: RunFolde
     """
     path = folder.path.absolute()
     mark = path / MARK
-    group.agree(mark.touch)
-    first = group.agree(lambda: dict(values))
+    group.broadcast(mark.touch)
+    first = group.broadcast(lambda: dict(values))
     wrong = [key for key in {**first, **values} if first.get(key) != values.get(key)]
 
     def check() -> None:
@@ -108,7 +108,7 @@ def check_ranks(group: ProcessGroup, values: Mapping[str, str], folder: RunFolde
             )
 
     try:
-        in_step(group, check)
+        run_on_all(group, check)
     finally:
         if group.rank == 0:
             mark.unlink(missing_ok=True)
@@ -129,12 +129,12 @@ def _run_follower(job: WeightTraining, run_name: str, group: ProcessGroup) -> No
 
     Rank 0 reports errors that all ranks have, and stops.
     """
-    job.work = TrainingRun(job.resolved, in_step(group, job.make_setting), job.loop)
+    job.work = TrainingRun(job.resolved, run_on_all(group, job.make_inputs), job.loop)
     with tempfile.TemporaryDirectory(prefix="tutelage-rank-") as place:
         folder = RunFolder(Path(place) / run_name)
         folder.path.mkdir()
         with open_store(folder.store) as store, _NoWriter(store) as writer:
-            store.put_run(run_name, **stored_row(job.head, folder, {}))
+            store.put_run(run_name, **make_run_row(job.head, folder, {}))
             try:
                 run = Run(folder, run_name, store, writer, Progress(), StopSignal(lambda: None))
                 job.open(run)
@@ -146,7 +146,7 @@ def _run_follower(job: WeightTraining, run_name: str, group: ProcessGroup) -> No
             except KeyboardInterrupt as stopped:
                 raise SystemExit(0) from stopped
             except TutelageError as error:
-                if group.goes_on():
+                if group.is_main_alive():
                     raise RunError(f"rank {group.rank} of {group.size}: {error}") from error
                 raise SystemExit(0) from error
             finally:

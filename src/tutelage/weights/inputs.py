@@ -23,8 +23,8 @@ from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
 from tutelage.environments.protocol import EnvironmentFactory
-from tutelage.environments.start import check_repeats, fitting, imitated_episodes
-from tutelage.errors import ConfigError, DataError, ModelError, counted
+from tutelage.environments.start import check_determinism, collect_demonstrations, filter_by_length
+from tutelage.errors import ConfigError, DataError, ModelError, pluralize
 from tutelage.policy.codec import Codec
 from tutelage.policy.machine import ComputeSettings, apply_settings, choose_compute
 from tutelage.policy.model import Policy, build_policy, load_policy
@@ -37,16 +37,16 @@ from tutelage.rollouts.runner import AT_ONCE, RunnerSettings
 from tutelage.runs.inputs import (
     DemonstrationRows,
     Tasks,
-    drawn_val_tasks,
     environment_of,
-    held_out,
     load_demonstration_rows,
     load_tasks,
     load_test_tasks,
     load_tools,
-    most_test_tasks,
-    offered_tools,
+    max_test_tasks,
+    max_val_tasks,
     reward_of,
+    select_tools,
+    split_tasks,
 )
 from tutelage.runs.job_inputs import JobInputs
 from tutelage.seeds import SeedTree
@@ -54,9 +54,9 @@ from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
 from tutelage.tasks.demonstrations import (
     Demonstration,
     count_demonstration_overlap,
+    demonstration_texts,
     load_demonstrations,
-    said,
-    texts_of,
+    message_texts,
 )
 from tutelage.tasks.overlap import Overlap, count_overlap, hash_task
 from tutelage.tools.tool import Tool
@@ -121,15 +121,15 @@ class TrainingInputs:
                 f"the environment {self.environment.name!r} is not deterministic: recorded "
                 "rollouts replay, and the same command may give another result"
             )
-        own = self.config.data.train_files or (self.given is not None and self.given.own_tasks)
-        return [*self.overlap.notes(drawn=not own), *more]  # drawn ones repeat by chance
+        own = self.config.data.train_files or (self.given is not None and self.given.has_own_tasks)
+        return [*self.overlap.notes(generated=not own), *more]  # drawn ones repeat by chance
 
     @property
-    def examples(self) -> int:
+    def example_count(self) -> int:
         """Return the number of training tasks or demonstration rows."""
         return len(self.tasks.train if self.sft_dataset is None else self.sft_dataset.train)
 
-    def agent(self, temperature: float, *, with_tools: bool = True) -> LoopAgent:
+    def make_agent(self, temperature: float, *, with_tools: bool = True) -> LoopAgent:
         """Create the built-in agent for a sampling temperature, with or without tools."""
         config = self.config
         return AGENTS.find(config.agent.agent_type)(
@@ -172,7 +172,7 @@ class TrainingInputs:
         """Return the maximum tokens of a rollout, including prompt and observations."""
         rollout = self.config.rollout
         at_once = min(rollout.slots, max(self.config.rollouts_per_batch, EVALUATION_SLOTS))
-        known = rollout.max_len or self.policy.context(at_once, self.choice.numerics.dtype)
+        known = rollout.max_len or self.policy.context_length(at_once, self.choice.numerics.dtype)
         return min(known, self.policy.max_positions)
 
 
@@ -181,16 +181,16 @@ def step_limit(inputs: TrainingInputs) -> int | None:
     config = inputs.config
     if config.epochs is None:
         return config.trainer.total_training_steps
-    return max(1, math.ceil(config.epochs * inputs.examples / config.data.train_batch_size))
+    return max(1, math.ceil(config.epochs * inputs.example_count / config.data.train_batch_size))
 
 
-def drawn(inputs: TrainingInputs, steps: int) -> int:
+def count_drawn(inputs: TrainingInputs, steps: int) -> int:
     """Return the number of tasks or demonstration rows used by the first `steps` steps.
 
     If epochs end the training, the last step uses the remaining ones.
     """
     config, count = inputs.config, steps * inputs.config.data.train_batch_size
-    return count if config.epochs is None else min(count, config.epochs * inputs.examples)
+    return count if config.epochs is None else min(count, config.epochs * inputs.example_count)
 
 
 def load_inputs(
@@ -201,7 +201,7 @@ def load_inputs(
     The reward is None if rewards come from the environment. Raises `TutelageError`s for inputs that
     cannot be read, and for a reward that does not fit the tasks.
     """
-    limit, tested = config.trainer.val_tasks, most_test_tasks(config)
+    limit, tested = config.trainer.val_tasks, max_test_tasks(config)
     factory = None if inputs is None else inputs.environment
     factory = environment_of(config) if factory is None else factory
     if config.recipe == "sft":
@@ -211,7 +211,7 @@ def load_inputs(
     else:  # a part of the caller's training tasks is held out
         train, val = inputs.train[: config.data.train_tasks], inputs.val
         if val is None:
-            train, val = held_out(train, drawn_val_tasks(config), "val_dataset")
+            train, val = split_tasks(train, max_val_tasks(config), "val_dataset")
         test = val if inputs.test is None else inputs.test
         tasks = Tasks(train, val[:limit], test[:tested])
         if config.recipe == "math" and all("calls" in task.fields for task in train):
@@ -228,7 +228,7 @@ def load_inputs(
         check(reward, every)
     if factory is not None and tasks.train:
         seed = SeedTree(config.seed).child("environment", "check").value()
-        check_repeats(factory, tasks.train[0], seed, config.environment.step_timeout)
+        check_determinism(factory, tasks.train[0], seed, config.environment.step_timeout)
     return tasks, tools, reward, factory
 
 
@@ -252,7 +252,7 @@ def prepare_rl(
     acted = factory is not None and not config.data.demonstrations
     if factory is not None and not demonstrated.rows:
         new = config.model.path is None and (inputs is None or not inputs.policies)
-        rows, origin = imitated_episodes(config, factory, tasks.train, episode_file, new)
+        rows, origin = collect_demonstrations(config, factory, tasks.train, episode_file, new)
         demonstrated = DemonstrationRows(rows, (), origin)
     config = _limit_batch_size(config, len(tasks.train))
     if demonstrated.rows:  # which are all clean; a negative number of steps means passes over them
@@ -260,14 +260,14 @@ def prepare_rl(
         steps = {"max_steps": 2 * each, "cooldown_steps": each}
         steps = {key: steps[key] for key in steps if getattr(sft, key) < 0} | {"mixed_steps": 0}
         config = config.model_copy(update={"sft": sft.model_copy(update=steps)})
-    asked, tool_specs = inputs is None and config.asks_for_tools, list[ToolSpec]()
+    asked, tool_specs = inputs is None and config.needs_tools, list[ToolSpec]()
     if asked and factory is None:
         tool_specs = template_tools(config, tools)
     elif asked and factory is not None and config.agent.agent_type == "hf":
         tool_specs = [*(tool.spec for tool in tools.values()), *factory.tools]
     if inputs is not None and inputs.policies and config.model.lora.rank:
         raise ConfigError("model.lora needs a model folder; pass with_lora(model) for an object")
-    texts = chain(texts_of(demonstrated.rows[:2000]), _corpus(tasks.train, tools, seeds))
+    texts = chain(demonstration_texts(demonstrated.rows[:2000]), _corpus(tasks.train, tools, seeds))
     length = max(512, config.rollout.max_len or EMBEDDED_LENGTH)
     policy = _make_policy(config, inputs, policy_folder, tool_specs, texts, length)
     if config.needs_calls and inputs is None:
@@ -276,7 +276,7 @@ def prepare_rl(
     others = {} if inputs is None else _make_others(inputs, policy, config)
     # By input and what the reward reads; by all fields where an agent or an environment may read.
     open_ended = inputs is not None or any(t.environment is not None for t in tools.values())
-    key = partial(hash_task, fields=None if open_ended or not reward else reward.fields_read)
+    key = partial(hash_task, fields=None if open_ended or not reward else reward.task_fields)
     overlap, shown = count_overlap(*tasks.splits.values(), key=key), None
     if demonstrated.rows and (config.sft.max_steps or not acted):
         known = count_demonstration_overlap(demonstrated.rows, (), tasks.test)
@@ -284,7 +284,7 @@ def prepare_rl(
         both = max(one.test_in_train for one in (overlap, known, solved))
         overlap = replace(overlap, test_in_train=both)
         rows, most = demonstrated.rows, policy.max_positions
-        rows = fitting(rows, policy.codec.demonstration, most) if acted else rows
+        rows = filter_by_length(rows, policy.codec.encode_demonstration, most) if acted else rows
         shown = _encode_dataset(config, policy.codec, most, rows, ())
         shown = replace(shown, origin=demonstrated.origin)
     setting = TrainingInputs(
@@ -311,7 +311,9 @@ def prepare_sft(
     tasks, tools, reward, _ = load_inputs(config, inputs)
     tool_specs = template_tools(config, tools) if config.agent.tools else []
     length = max(EMBEDDED_LENGTH, config.data.max_length or 0)
-    policy = _make_policy(config, inputs, policy_folder, tool_specs, texts_of(train[:2000]), length)
+    policy = _make_policy(
+        config, inputs, policy_folder, tool_specs, demonstration_texts(train[:2000]), length
+    )
     dataset = _encode_dataset(config, policy.codec, policy.max_positions, train, val)
     config = _limit_batch_size(config, len(train))
     tools, policy, choice = _place_policy(config, tools, policy)
@@ -344,7 +346,7 @@ def _make_policy(
     policy = None if inputs is None else inputs.policies.get(POLICY)
     if policy is not None:
         if folder is not None:
-            policy.load_tensors(dict(load_policy(str(folder)).named()))
+            policy.load_tensors(dict(load_policy(str(folder)).named_tensors()))
         return policy
     if folder is not None:
         return _add_adapters(load_policy(str(folder)), config)
@@ -363,7 +365,7 @@ def _place_policy(
     config: RunConfig, tools: Mapping[str, Tool], policy: Policy
 ) -> tuple[Mapping[str, Tool], Policy, ComputeSettings]:
     """Return the tools in the prompt, and the policy on its training device."""
-    tools = offered_tools(config, tools, knows_tools=policy.codec.knows_tools)
+    tools = select_tools(config, tools, supports_tools=policy.codec.supports_tools)
     choice = choose_compute(config, policy.count(), isinstance(policy.network, FusedNetwork))
     apply_settings(choice, large=policy.network.large)
     return tools, _configure_policy(policy, config, choice.device), choice
@@ -374,7 +376,7 @@ def _configure_policy(policy: Policy, config: RunConfig, device: torch.device) -
     policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
     policy = policy if device == policy.device else policy.to(device)
     if config.model.enable_gradient_checkpointing:
-        policy.network.recompute()
+        policy.network.enable_checkpointing()
     return policy
 
 
@@ -410,7 +412,7 @@ def _corpus(tasks: Sequence[Task], tools: Mapping[str, Tool], seeds: SeedTree) -
         yield f"system\nTools: {names}\nuser\nassistant\ntool\n"
         yield str(task.input) if task.has_input else json.dumps(task.fields, ensure_ascii=False)
         messages = demonstrations(task, False, rng) if "calls" in task.fields else ()
-        yield from said(messages, lambda text: json.dumps(json.loads(text)))
+        yield from message_texts(messages, lambda text: json.dumps(json.loads(text)))
 
 
 def _encode_dataset(
@@ -428,7 +430,7 @@ def _encode_dataset(
     limit, rows = min(max_positions, config.data.max_length or max_positions), list[Row]()
     for example in (*train, *val):
         try:
-            rows.append(Row(*codec.demonstration(example.messages, example.tools)))
+            rows.append(Row(*codec.encode_demonstration(example.messages, example.tools)))
         except ModelError as error:
             raise DataError(f"{example.place}: field 'messages': {error}") from error
         if len(rows[-1].ids) > limit:
@@ -438,10 +440,10 @@ def _encode_dataset(
             )
     unseen = Counter(example.file for example in (*train, *val) if example.has_reasoning)
     remarks = [
-        f"{file}: the reasoning_content (or reasoning) of {counted(count, 'row')} is not trained, "
+        f"{file}: the reasoning_content (or reasoning) of {pluralize(count, 'row')} is not trained, "
         "since the model's chat template does not show it; use a template that does, or write it "
         "into the content"
         for file, count in unseen.items()
-        if not codec.shows_reasoning
+        if not codec.renders_reasoning
     ]
     return SFTDataset(rows[: len(train)], rows[len(train) :], remarks)

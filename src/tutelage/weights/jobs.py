@@ -16,14 +16,14 @@ from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.job_inputs import JobInputs
-from tutelage.runs.kinds import name_of
+from tutelage.runs.kinds import kind_name
 from tutelage.runs.loggers import check_loggers
-from tutelage.runs.metrics import untried_warning
+from tutelage.runs.metrics import long_prompt_warning
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
-from tutelage.weights.following import as_rank, ranks_of
-from tutelage.weights.kinds import training
-from tutelage.weights.memory import Footprint, check_stored
+from tutelage.weights.following import launch_ranks, run_rank
+from tutelage.weights.kinds import make_job
+from tutelage.weights.memory import Footprint, check_model_fits
 from tutelage.weights.paths import find_checkpoint
 from tutelage.weights.placement import LocalPlacement, PlaySettings, check_workers
 from tutelage.weights.reference import check_models
@@ -43,11 +43,11 @@ def train(
     several ranks, all call this function: rank 0 writes the folder, and every rank gets the result.
     """
     check_loggers(resolved.config.trainer.logger)
-    job = training(resolved, inputs)
-    with ranks_of(job, folder) as group:
+    job = make_job(resolved, inputs)
+    with launch_ranks(job, folder) as group:
         if group.size == 1:
             return lifecycle.start(job, folder, progress)
-        return as_rank(job, folder, group, lambda: lifecycle.start(job, folder, progress))
+        return run_rank(job, folder, group, lambda: lifecycle.start(job, folder, progress))
 
 
 def resume(
@@ -62,14 +62,14 @@ def resume(
     Raises `RunError` if agent, reward, tools, model or tasks have changed, unless `allow_changes`
     is set.
     """
-    name_of(folder)  # raises where there is no run
-    job = training(Resolved.from_json(folder.config.read_text()), inputs)
+    kind_name(folder)  # raises where there is no run
+    job = make_job(Resolved.from_json(folder.config.read_text()), inputs)
 
     def resume_run() -> JSON:
         return lifecycle.resume(type(job), folder, progress, job, allow_changes=allow_changes)
 
-    with ranks_of(job, folder) as group:
-        return resume_run() if group.size == 1 else as_rank(job, folder, group, resume_run)
+    with launch_ranks(job, folder) as group:
+        return resume_run() if group.size == 1 else run_rank(job, folder, group, resume_run)
 
 
 def dry_run(
@@ -82,15 +82,15 @@ def dry_run(
     config = resolved.config
     check_loggers(config.trainer.logger)
     if config.output is not None:
-        lifecycle.check_place(training(resolved), RunFolder(Path(config.output)))
+        lifecycle.check_folder(make_job(resolved), RunFolder(Path(config.output)))
     if (start := config.trainer.resume_from_path) is not None:
         find_checkpoint(Path(start))
     check_workers(config)
-    check_stored(config)
-    setting = training(resolved).make_setting()
-    footprint = Footprint.loaded(setting)
+    check_model_fits(config)
+    setting = make_job(resolved).make_inputs()
+    footprint = Footprint.from_inputs(setting)
     footprint.check()
-    log(f"memory: {footprint.words()}")
+    log(f"memory: {footprint.describe()}")
     for warning in setting.notes():
         logger.warning(warning)
     if setting.sft_dataset is not None:
@@ -100,6 +100,6 @@ def dry_run(
     runner = placement.workers(PlaySettings("dry-run", Mode.VAL, config.rollout.temperature))
     task, seeds = setting.tasks.train[0], setting.seeds.child("dry-run")
     played = asyncio.run(runner.run([RolloutSpec(task, Mode.VAL, "dry-run", 0, seeds)]))
-    if untried := untried_warning(played, setting.context, setting.policy.max_positions):
+    if untried := long_prompt_warning(played, setting.context, setting.policy.max_positions):
         logger.warning(untried)
     return played[0]

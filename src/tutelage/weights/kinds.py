@@ -58,9 +58,9 @@ class WeightTraining(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """Load the run in a folder. Raises `RunError` for a run with a Python agent."""
-        from tutelage.runs.job_inputs import check_python
+        from tutelage.runs.job_inputs import reject_python_agent
 
-        check_python(folder)
+        reject_python_agent(folder)
         return cls(Resolved.from_json(folder.config.read_text()))
 
     @classmethod
@@ -95,7 +95,7 @@ class WeightTraining(RunKind):
             base_mark=mark or (f"model:{path}" if path else None),
             tested_mark=folder_hash(files.run.policy),
             agent=str(files.agent.get("file") or files.agent.get("agent") or Figures.BUILT_IN),
-            agent_mark=files.agent_mark(),
+            agent_mark=files.agent_hash(),
             grader=grader,
             labels={name: Labels(f"before/{name}", f"after/{name}", name) for name in MEASURES},
             success=str(success) if success else None,
@@ -118,10 +118,10 @@ class WeightTraining(RunKind):
 
     def difference(self, folder: RunFolder) -> str | None:
         """Return the reason why the run in the folder cannot be continued, or None."""
-        from tutelage.weights.paths import asks_for_more, changed_keys
+        from tutelage.weights.paths import changed_keys, extends_training
 
         changed = changed_keys(self.resolved, folder)
-        if not asks_for_more(changed):
+        if not extends_training(changed):
             keys = [f"{key} ({was!r}, now {now!r})" for key, (was, now) in changed.items()]
             return f"differs in {', '.join(keys[:5])}"
         return None if self.resolved.config.trainer.resume_mode == "auto" else "exists already"
@@ -151,17 +151,17 @@ class WeightTraining(RunKind):
 
         self.work = prepare(self, folder, progress)
 
-    def make_setting(self, policy: Path | None = None) -> TrainingInputs:
+    def make_inputs(self, policy: Path | None = None) -> TrainingInputs:
         """Create the training inputs. `policy` is the folder of another initial policy."""
         from tutelage.weights.inputs import prepare_rl, prepare_sft
-        from tutelage.weights.process_group import launched
+        from tutelage.weights.process_group import get_group
 
         config, given = self.resolved.config, self.given
         if config.recipe == "sft":
             setting = prepare_sft(config, policy, given)
         else:
             setting = prepare_rl(config, policy, given, self.imitated)
-        return replace(setting, group=launched())
+        return replace(setting, group=get_group())
 
     @property
     def head(self) -> RunHeader:
@@ -194,11 +194,11 @@ class WeightTraining(RunKind):
 
     def open(self, run: Run) -> None:
         """Load the checkpoint into the run, and show its settings and warnings."""
-        from tutelage.weights.training import introduce
+        from tutelage.weights.training import show_summary
 
         self.work.open(run)
-        introduce(self.work)
-        remarks = () if self.work.pool is None else self.work.pool.remarks()
+        show_summary(self.work)
+        remarks = () if self.work.pool is None else self.work.pool.warnings()
         for warning in (*self.resolved.warnings, *self.work.setting.notes(), *remarks):
             self.work.warn(warning)
 
@@ -210,12 +210,12 @@ class WeightTraining(RunKind):
     def phases(self) -> Sequence[Phase]:
         """Return the phases of the configuration in order, after writing a first checkpoint."""
         from tutelage.weights import checkpoint
-        from tutelage.weights.training import phases_of
+        from tutelage.weights.training import list_phases
 
         folder = self.work.run.folder
-        if self.work.setting.group.agree(lambda: not checkpoint.complete(folder)):
+        if self.work.setting.group.broadcast(lambda: not checkpoint.list_complete(folder)):
             self.work.save()
-        return phases_of(self.work)
+        return list_phases(self.work)
 
     def enter(self, phase: str) -> None:
         """Begin or continue a phase."""
@@ -226,9 +226,9 @@ class WeightTraining(RunKind):
 
     def leave(self, phase: str) -> None:
         """Save the results of a phase, and write a checkpoint."""
-        from tutelage.weights.training import leave
+        from tutelage.weights.training import finish_phase
 
-        leave(self.work, phase)
+        finish_phase(self.work, phase)
 
     def result(self, status: str) -> JSON:
         """Return the content of result.json."""
@@ -246,7 +246,7 @@ class WeightTraining(RunKind):
                 opened.close()
         close_tools(self.work.setting.tools)
         if self.work.finished:
-            checkpoint.drop_between(self.work.run.folder)
+            checkpoint.remove_intermediate(self.work.run.folder)
 
 
 @register
@@ -257,7 +257,7 @@ class _SupervisedTraining(WeightTraining):
     name: ClassVar[str] = SUPERVISED
 
 
-def training(resolved: Resolved, inputs: JobInputs | None = None) -> WeightTraining:
+def make_job(resolved: Resolved, inputs: JobInputs | None = None) -> WeightTraining:
     """Create the training job of a configuration. `inputs` has the Python agent to train."""
     kinds = {kind.name: kind for kind in (WeightTraining, _SupervisedTraining)}
     return kinds[resolved.kind](resolved, inputs)

@@ -37,8 +37,8 @@ from tutelage.algorithms.rl import (
     aggregate,
     aggregation_denominator,
     importance_weights,
+    kl_gradient_ratio,
     kl_penalty,
-    kl_pull,
     merge_metrics,
     policy_loss,
 )
@@ -49,19 +49,19 @@ from tutelage.errors import ConfigError, RunError
 from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.network import TokenScores
 from tutelage.policy.numerics import Numerics
-from tutelage.policy.packing import together
+from tutelage.policy.packing import group_by_owner
 from tutelage.policy.value import ValueModel
 from tutelage.resources import POLICY
 from tutelage.seeds import SeedTree
 from tutelage.tools.loading import is_file_reference
 from tutelage.types import Rollout
-from tutelage.weights.batch import Batch, make_rows, with_advantages
+from tutelage.weights.batch import Batch, add_advantages, make_rows
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.critic import Critic
-from tutelage.weights.optim import Optimizer, learning_rate_share, make_optimizer
+from tutelage.weights.optim import Optimizer, learning_rate_factor, make_optimizer
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.reference import ReferencePolicy
-from tutelage.weights.scoring import logp_of
+from tutelage.weights.scoring import compute_logp
 
 CLIP_RATIOS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 DISTANCE_ROWS = 8
@@ -94,7 +94,7 @@ class Learner:
         numerics: Numerics,
         *,
         fresh: bool = True,
-        start: dict[str, Tensor] | None = None,
+        initial_weights: dict[str, Tensor] | None = None,
         name: str = POLICY,
         group: ProcessGroup = ONE_PROCESS,
     ) -> None:
@@ -114,20 +114,22 @@ class Learner:
             path = config.critic.model.path
             source = policy.copy() if path is None else load_policy(path, device=policy.device)
             if config.model.enable_gradient_checkpointing:
-                source.network.recompute()
+                source.network.enable_checkpointing()
             described: Any = source.config.get_text_config()
             trunk = group.shard(source, numerics.dtype, offload=offload, head=False)
             model = ValueModel(trunk.network, described.hidden_size)
             self.critic = Critic(model, config, numerics, group)
         if config.needs_reference:
             frozen = group.shard(
-                _starting(policy, config, fresh, start),
+                _make_reference(policy, config, fresh, initial_weights),
                 numerics.dtype,
                 offload=config.ref.fsdp_config.param_offload,
             )
             self.reference = ReferencePolicy(frozen, config, numerics, group)
         self._policy = trained = group.shard(policy, numerics.dtype, offload=offload)
-        self.optimizer: Optimizer = make_optimizer(trained.named(), config.actor.optim, group=group)
+        self.optimizer: Optimizer = make_optimizer(
+            trained.named_tensors(), config.actor.optim, group=group
+        )
 
     def make_rows(self, rollouts: Sequence[Rollout]) -> Batch:
         """Create a batch with the rows of this policy; see `batch.make_rows`."""
@@ -143,11 +145,11 @@ class Learner:
             batch = replace(batch, trainer_logp_BT=self.trainer_logp(batch))
         if reference is not None:
             batch = reference.measure(self._policy, batch)
-        return with_advantages(
+        return add_advantages(
             batch,
             self._config,
             values_BT=None if critic is None else critic.values(batch.rows),
-            following_BT=None if critic is None else critic.following(batch),
+            bootstrap_BT=None if critic is None else critic.bootstrap_values(batch),
             baselines=baselines,
             beta=0.0 if reference is None else reference.beta,
         )
@@ -167,18 +169,18 @@ class Learner:
             values["staleness/mean"] = sum(behind) / len(behind)
             values["staleness/max"] = float(max(behind))
         if critic is not None:
-            rate = learning_rate_share(step, limit, config.critic.optim)
+            rate = learning_rate_factor(step, limit, config.critic.optim)
             values |= critic.update(batch, seeds=seeds.child("critic"), rate=rate)
             values["value/lr"] = config.critic.optim.lr * rate
         if critic is not None and step < config.trainer.critic_warmup:
-            values |= {**batch.group_metrics, **batch.known_gap, "lr": 0.0}
+            values |= {**batch.group_metrics, **batch.logprob_gap, "lr": 0.0}
         else:
-            rate = learning_rate_share(step, limit, config.actor.optim)
+            rate = learning_rate_factor(step, limit, config.actor.optim)
             batch, fields = self._update_policy(batch, seeds, rate)
             values |= {**fields, "lr": config.actor.optim.lr * rate}
             self._group.publish(self._policy, self._whole)
         if self.reference is not None:
-            values |= self.reference.steer(batch)
+            values |= self.reference.update(batch)
         return batch, values
 
     def state_dict(self) -> dict[str, Any]:
@@ -207,9 +209,9 @@ class Learner:
         The log-probabilities of the sampler are reused if the trainer computes the same values.
         """
         config, numerics = self._config, self._numerics
-        if numerics.exact and config.rollout.correction == "none":
+        if numerics.is_exact and config.rollout.correction == "none":
             return batch.old_logp_BT
-        return logp_of(self._policy, batch.rows, config, numerics.dtype, self._group)
+        return compute_logp(self._policy, batch.rows, config, numerics.dtype, self._group)
 
     # ------------------------------------------------------------ the policy's update
 
@@ -250,13 +252,13 @@ class Learner:
         few = scored[:: max(1, len(scored) // DISTANCE_ROWS)][:DISTANCE_ROWS]
         if few:
             some, dtype = [batch.rows[b] for b in few], self._numerics.dtype
-            after_BT = logp_of(self._policy, some, config, dtype, self._group)
+            after_BT = compute_logp(self._policy, some, config, dtype, self._group)
             gap_BT = batch.logp_BT[few, : after_BT.shape[1]] - after_BT
             moved = gap_BT[batch.mask_BT[few, : after_BT.shape[1]]].mean()
             metrics["kl/update"] = float(moved)
         if actor.use_kl_loss and batch.ref_logp_BT is not None:
             values = (batch.logp_BT, batch.ref_logp_BT, batch.advantages_BT, batch.mask_BT)
-            pull = kl_pull(*values, actor.kl_loss_type)
+            pull = kl_gradient_ratio(*values, actor.kl_loss_type)
             metrics |= {} if pull is None else {"kl/pull": actor.kl_loss_coef * pull}
         return batch, metrics
 
@@ -281,7 +283,7 @@ class Learner:
         budget = batch.token_budget(live, actor.ppo_micro_batch_size_per_gpu, actor)
         plan = self._policy.micro_batches([rows[b] for b in live], budget)
         if way == "seq-mean-token-mean" or rule.whole_rollouts:
-            plan = together(plan, [batch.rollouts_B[b] for b in live])
+            plan = group_by_owner(plan, [batch.rollouts_B[b] for b in live])
         selection_BT = _select_tokens(batch, chunk, actor.policy_loss, seeds)
         full = actor.use_kl_loss and actor.kl_loss_type.startswith("full")
         exact = self.reference if full else None
@@ -304,20 +306,20 @@ class Learner:
         return self._group.accumulate(self._policy.parameters(), plan, loss, threads=threads)
 
 
-def _starting(
-    policy: Policy, config: RunConfig, fresh: bool, start: dict[str, Tensor] | None
+def _make_reference(
+    policy: Policy, config: RunConfig, fresh: bool, initial_weights: dict[str, Tensor] | None
 ) -> Policy:
     """Return the reference policy: a separate model, or the policy before training."""
     if config.ref.path is not None:
         return load_policy(config.ref.path, device=policy.device)
-    if fresh or start is not None:
-        return policy.copy(None if fresh else start)
+    if fresh or initial_weights is not None:
+        return policy.copy(None if fresh else initial_weights)
     if config.model.path is None:
         raise ConfigError(
             "KL to the initial policy is enabled, but this checkpoint has no initial policy; set a "
             "reference with ref.path"
         )
-    if any(name.endswith(".lora_B") for name, _ in policy.named()):
+    if any(name.endswith(".lora_B") for name, _ in policy.named_tensors()):
         # Without what adapters add it is the model, of which the frozen tensors are shared.
         held = policy.snapshot()
         return policy.copy({n: t.zero_() if n.endswith(".lora_B") else t for n, t in held.items()})
@@ -330,7 +332,7 @@ def single_pass_logprobs(config: RunConfig, numerics: Numerics) -> bool:
     This saves a separate pass over all rows. It needs a single optimizer step per batch, and is
     False if the log-probabilities are needed before the batch is split.
     """
-    recomputed = not numerics.exact or config.rollout.correction != "none"
+    recomputed = not numerics.is_exact or config.rollout.correction != "none"
     selects = LOSSES.find(config.actor.policy_loss.loss_mode).select is not None
     whole = selects or config.rollout.correction.startswith("sequence")
     return recomputed and config.updates_per_batch == 1 and not whole
@@ -358,7 +360,7 @@ def _compute_loss(
     loss.
     """
     actor = config.actor
-    cut = batch.cutter(row_numbers, scores.logp_K.device)
+    cut = batch.make_slicer(row_numbers, scores.logp_K.device)
     mask, sampled = cut(batch.mask_BT), cut(batch.old_logp_BT)
     owners = [batch.rollouts_B[b] for b in row_numbers]
     where = (scores.rows_K, scores.columns_K)
@@ -398,7 +400,7 @@ def _compute_loss(
         entropy = average(torch.zeros_like(old).index_put(where, scores.entropy_K))
         value = value - actor.entropy_coeff * entropy
         terms["loss/entropy"] = -entropy.detach()
-    return value, MicroBatchReport(row_numbers, scores.detached(), metrics, terms)
+    return value, MicroBatchReport(row_numbers, scores.detach(), metrics, terms)
 
 
 def _policy_loss(
@@ -432,8 +434,8 @@ def _select_tokens(
     if loss.select is None:
         return None
     assert batch.trainer_logp_BT is not None, "tokens are selected by what the trainer said before"
-    options = _loss_options(settings, loss.selecting)
-    if "generator" in loss.selecting:
+    options = _loss_options(settings, loss.selection_options)
+    if "generator" in loss.selection_options:
         draw = seeds.child(loss.name).value()
         options["generator"] = torch.Generator().manual_seed(draw)
     numbers = (batch.trainer_logp_BT[rows], batch.advantages_BT[rows], batch.mask_BT[rows])
@@ -449,7 +451,7 @@ def _summarize(
     reports, first = [r for found in steps for r in found], steps[0]
     out: dict[str, float] = {"grad_norm": sum(norms) / len(norms), **batch.group_metrics}
     if not reports:
-        return {**out, **batch.known_gap, "loss/policy": 0.0}
+        return {**out, **batch.logprob_gap, "loss/policy": 0.0}
     for name in reports[0].terms:
         out[name] = float(sum(r.terms[name] for r in reports)) / len(norms)
     merged = merge_metrics([r.metrics for r in reports])
@@ -459,7 +461,7 @@ def _summarize(
     gap_K = torch.cat([torch.zeros(0), *told])
     fresh_K = torch.tensor([b not in batch.stale for r in first for b in r.tokens[0].tolist()])
     own_K = gap_K[fresh_K.bool()].abs()
-    gaps = [*batch.known_gap.values(), *([float(own_K.max())] if len(own_K) else [])]
+    gaps = [*batch.logprob_gap.values(), *([float(own_K.max())] if len(own_K) else [])]
     return {
         **out,
         **({"max_dlogp": max(gaps)} if gaps else {}),

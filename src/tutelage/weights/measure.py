@@ -72,7 +72,7 @@ def _evaluation_metrics(record: JSON, split: str, name: str) -> dict[str, float]
     return {key: value for key, value in values.items() if value is not None}
 
 
-def ways_to_measure(inputs: TrainingInputs, name: str) -> list[tuple[str, float, bool]]:
+def list_measurements(inputs: TrainingInputs, name: str) -> list[tuple[str, float, bool]]:
     """Return name, temperature and use of tools for each measurement in a phase."""
     ways = [("sampled", inputs.config.rollout.temperature, True), ("greedy", 0.0, True)]
     if name == "after" and inputs.tools and inputs.given is None and inputs.sft_dataset is None:
@@ -91,7 +91,7 @@ def run_measurement(ctx: TrainingRun, name: str, run: Run) -> None:
     split = "val" if list(tasks.val) == list(tasks.test) else "test"
     values: dict[str, float] = {}
     run.progress.phase(f"measure {name}")
-    for way, temperature, with_tools in ways_to_measure(ctx.setting, name):
+    for way, temperature, with_tools in list_measurements(ctx.setting, name):
         label = f"{name}/{way}"
         if label not in results:
             ctx.state.tick += 1

@@ -16,7 +16,7 @@ import torch
 from tutelage.config import RunConfig
 from tutelage.errors import RunError
 from tutelage.policy.described import DescribedModel
-from tutelage.policy.machine import SMALL_MODEL, machine_facts
+from tutelage.policy.machine import SMALL_MODEL, detect_machine
 from tutelage.policy.sources import local_folder
 from tutelage.weights.config.extensions import has_critic
 
@@ -34,31 +34,31 @@ class Footprint:
     gpu: bool
 
     @classmethod
-    def loaded(cls, inputs: TrainingInputs) -> Self:
+    def from_inputs(cls, inputs: TrainingInputs) -> Self:
         """Create the estimate for a training with loaded policies."""
         policies = [inputs.policy, *inputs.others.values()]
         trained = [p.numel() for policy in policies for p in policy.parameters() if p.requires_grad]
         count = sum(policy.count() for policy in policies)
         return cls(inputs.config, count, sum(trained), inputs.choice.device.type == "cuda")
 
-    def bytes(self) -> int:
+    def required_bytes(self) -> int:
         """Return the required memory of rank 0 in bytes."""
-        machine, config = machine_facts(), self.config
+        machine, config = detect_machine(), self.config
         share = machine.nodes * machine.ranks if self.parameters >= SMALL_MODEL else 1
         size = (4 * self.parameters + 12 * self.trained) * (1 + has_critic(config))
         if config.needs_reference:  # beside adapters it shares what is frozen
             size += 4 * (self.trained if config.ref.path is None else self.parameters)
         return size // share + 4 * self.parameters * (share > 1) + 2 * self.parameters * self.gpu
 
-    def room(self) -> int:
+    def available_bytes(self) -> int:
         """Return the memory of a GPU or a rank's share of main memory in bytes, or 0 if unknown."""
         if self.gpu:
             return torch.cuda.get_device_properties(0).total_memory
-        return machine_facts().memory // machine_facts().ranks
+        return detect_machine().memory // detect_machine().ranks
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Describe the required and the available memory of rank 0."""
-        size, room = (f"{n / 1e9:.3g} GB" for n in (self.bytes(), self.room()))
+        size, room = (f"{n / 1e9:.3g} GB" for n in (self.required_bytes(), self.available_bytes()))
         return (
             f"{size} for weights, gradients and optimizer, beside activations and libraries; "
             f"a {'GPU' if self.gpu else 'rank'} has {room}"
@@ -66,18 +66,18 @@ class Footprint:
 
     def check(self) -> None:
         """Raise `RunError` if the training does not fit into memory."""
-        if 0 < self.room() < self.bytes():
+        if 0 < self.available_bytes() < self.required_bytes():
             raise RunError(
                 f"a model of {self.parameters / 1e9:.2f} billion parameters does not fit in "
-                f"memory: it needs {self.words()}. Use model.lora.rank=16, more memory or GPUs "
+                f"memory: it needs {self.describe()}. Use model.lora.rank=16, more memory or GPUs "
                 "(torchrun), or a smaller model"
             )
 
 
-def check_stored(config: RunConfig) -> None:
+def check_model_fits(config: RunConfig) -> None:
     """Raise `RunError` if the configured model does not fit into memory, without loading it."""
     path, lora = config.model.path, config.model.lora
-    described = path and DescribedModel.of(Path(local_folder(path)).expanduser())
+    described = path and DescribedModel.from_folder(Path(local_folder(path)).expanduser())
     if described:
         count = trained = described.count()
         if lora.rank:

@@ -59,7 +59,7 @@ class Optimizer:
         """Load a state dict."""
         for part, saved in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(saved)
-            self._group.share_out(part)
+            self._group.shard_optimizer(part)
 
 
 def make_optimizer(
@@ -67,7 +67,7 @@ def make_optimizer(
     optim: OptimizerConfig,
     kind: Kind = "adamw",
     group: ProcessGroup = ONE_PROCESS,
-    apart: str | None = None,
+    prefix: str | None = None,
 ) -> Optimizer:
     """Create the optimizer configured by `actor.optim` or `critic.optim`.
 
@@ -78,7 +78,7 @@ def make_optimizer(
     if kind == "muon":  # embedding and head are outside of the transformer's blocks
         blocks = ("layers.", ".h.", "blocks.")
         matrices = [t for n, t in parameters if t.ndim == 2 and any(part in n for part in blocks)]
-    alone = [t for n, t in parameters if apart is not None and n.startswith(apart)]
+    alone = [t for n, t in parameters if prefix is not None and n.startswith(prefix)]
     chosen = {id(t) for t in (*matrices, *alone)}
     rest = [t for _, t in parameters if id(t) not in chosen]
     lr, decay = optim.lr, optim.weight_decay
@@ -94,7 +94,7 @@ def make_optimizer(
     return Optimizer(parts, optim.clip_grad, group)
 
 
-def learning_rate_share(step: int, total_steps: int | None, optim: OptimizerConfig) -> float:
+def learning_rate_factor(step: int, total_steps: int | None, optim: OptimizerConfig) -> float:
     """Return the learning-rate factor at a step: warm-up, then constant or decaying to 0."""
     rate = min(1.0, (step + 1) / optim.warmup_steps) if optim.warmup_steps else 1.0
     if total_steps is not None and optim.lr_scheduler_type == "linear":

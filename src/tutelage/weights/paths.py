@@ -14,8 +14,8 @@ from typing import Any
 from tutelage.config import Resolved, RunConfig
 from tutelage.config.keys import flatten
 from tutelage.errors import ConfigError, RunError, TutelageError
-from tutelage.policy.sources import missing_folder
-from tutelage.runs.folder import RunFolder, every, is_locked
+from tutelage.policy.sources import folder_error
+from tutelage.runs.folder import RunFolder, is_locked, list_runs
 from tutelage.weights import checkpoint
 from tutelage.weights.config.extensions import has_critic
 
@@ -41,7 +41,7 @@ def check_models_exist(config: RunConfig) -> None:
             raise ConfigError(
                 f"{key}={path!r} is a run folder; use its policy, {key}={place / 'policy'}"
             )
-        if message := missing_folder(path):
+        if message := folder_error(path):
             raise ConfigError(f"{key}: {message}")
 
 
@@ -52,7 +52,7 @@ def find_checkpoint(path: Path) -> Path:
     """
     if (path / checkpoint.SUMS).is_file():
         return path
-    if paths := checkpoint.of_training(RunFolder(path)):
+    if paths := checkpoint.list_training(RunFolder(path)):
         return paths[-1]
     raise RunError(
         f"trainer.resume_from_path={str(path)!r} is not a checkpoint folder, such as "
@@ -60,7 +60,7 @@ def find_checkpoint(path: Path) -> Path:
     )
 
 
-def continued(resolved: Resolved) -> Path | None:
+def find_resumable(resolved: Resolved) -> Path | None:
     """Return the newest unfinished or extended run with the same configuration, or None.
 
     With `trainer.resume_mode=auto` a command that names its experiment continues that run when it
@@ -69,13 +69,13 @@ def continued(resolved: Resolved) -> Path | None:
     trainer = resolved.config.trainer
     if trainer.experiment_name is None or trainer.resume_mode != "auto":
         return None
-    for folder in every():
+    for folder in list_runs():
         try:
             changed = changed_keys(resolved, folder)
         except (OSError, ValueError, TutelageError):
             continue  # a run of another version, or being written
         ended = (folder.read_result() or {}).get("status") == "finished"
-        if asks_for_more(changed) and (changed or not ended) and not is_locked(folder):
+        if extends_training(changed) and (changed or not ended) and not is_locked(folder):
             return folder.path
     return None
 
@@ -88,7 +88,7 @@ def changed_keys(resolved: Resolved, folder: RunFolder) -> dict[str, tuple[Any, 
     return {key: (before[key], now[key]) for key in names if before[key] != now[key]}
 
 
-def asks_for_more(changes: Mapping[str, tuple[Any, Any]]) -> bool:
+def extends_training(changes: Mapping[str, tuple[Any, Any]]) -> bool:
     """Return True if the changes only extend the training or keep more checkpoints."""
     return all(
         key in _KEPT or (key in _ENDS and (was is None or now is None or now > was))

@@ -18,13 +18,13 @@ from tutelage.engine.driver import Schedule
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Engine
 from tutelage.gateway.app import OnTraces
-from tutelage.policy.machine import machine_facts
+from tutelage.policy.machine import detect_machine
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
 from tutelage.rollouts.models import EngineModelProvider, PolicySource
 from tutelage.rollouts.runner import OnSpans, Runner
 from tutelage.rollouts.workers import RolloutWorkers
-from tutelage.runs.job_inputs import grader_of
+from tutelage.runs.job_inputs import job_reward
 from tutelage.types import JSON, Mode, Sampling
 from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
 
@@ -53,7 +53,7 @@ Tell = Callable[[str, str, JSON], None]
 class RolloutPool(Protocol):
     """Rollout workers outside of this process, started before a run begins and ended after it."""
 
-    remarks: Callable[[], list[str]]
+    warnings: Callable[[], list[str]]
     """Describe the differences of workers that may change rollouts."""
     placement: Callable[[Callable[[str], Policy], Tell], LocalPlacement]
     """Return the placement of a run's rollouts on these workers, given a function that returns a
@@ -65,7 +65,7 @@ class RolloutPool(Protocol):
 def check_workers(config: RunConfig) -> None:
     """Raise `MissingExtraError` or `ConfigError` if configured Ray workers are not available."""
     workers = config.agent.placement == "ray"
-    if workers or machine_facts().placed_ranks(config) > 1:
+    if workers or detect_machine().count_ray_ranks(config) > 1:
         cluster = importlib.import_module("tutelage.distributed.ray_cluster")
         nodes = f"trainer.nnodes={config.trainer.nnodes}"
         cluster.import_ray("agent.placement='ray'" if workers else nodes)
@@ -125,14 +125,14 @@ class LocalPlacement:
                 setting.limits(options.run_id, options.mode),
                 max_tokens=config.turn_tokens,
                 token_budget=rollout.response_length,
-                reward=grader_of(given, setting.reward),
+                reward=job_reward(given, setting.reward),
                 on_spans=on_spans,
                 on_traces=on_traces,
                 environment=setting.environment,
             )
         engine = self._get_engine(POLICY, options.invariant, config.rollout.schedule)
         return Runner(
-            setting.agent(options.temperature, with_tools=options.with_tools),
+            setting.make_agent(options.temperature, with_tools=options.with_tools),
             EngineModelProvider(engine, setting.policy.codec),
             setting.limits(options.run_id, options.mode),
             reward=setting.reward,

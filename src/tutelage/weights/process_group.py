@@ -51,7 +51,7 @@ class ProcessGroup:
     size = 1
     """Number of processes."""
 
-    def agree(self, compute: Callable[[], Out]) -> Out:
+    def broadcast(self, compute: Callable[[], Out]) -> Out:
         """Call `compute` on rank 0 and return its value on every rank."""
         return compute()
 
@@ -105,7 +105,7 @@ class ProcessGroup:
                 finally:
                     wait(futures)
 
-    def goes_on(self) -> bool:
+    def is_main_alive(self) -> bool:
         """Return True if rank 0 continues after an error on this rank."""
         return False
 
@@ -126,7 +126,7 @@ class ProcessGroup:
     def publish(self, sharded_policy: Policy, policy: Policy) -> None:
         """Copy the updated weights of a sharded policy to the full policy of rank 0."""
 
-    def share_out(self, optimizer: torch.optim.Optimizer) -> None:
+    def shard_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Shard the loaded state of an optimizer."""
 
     @torch.no_grad()
@@ -135,11 +135,11 @@ class ProcessGroup:
         for name, tensor in tensors:
             tensor.copy_(values[name])
 
-    def in_parts(self, state: object) -> bool:
+    def has_shards(self, state: object) -> bool:
         """Return True if a state has sharded tensors."""
         return False
 
-    def write_parts(self, folder: Path | None, state: dict[str, Any]) -> None:
+    def write_shards(self, folder: Path | None, state: dict[str, Any]) -> None:
         """Write the shards of all ranks to the folder passed by rank 0."""
 
 
@@ -148,7 +148,7 @@ ONE_PROCESS = ProcessGroup()
 
 
 @functools.cache
-def launched() -> ProcessGroup:
+def get_group() -> ProcessGroup:
     """Return the process group of a launcher, or the group of this process without a launcher.
 
     Raises `ConfigError` if a launcher's variables are incomplete.
@@ -159,7 +159,7 @@ def launched() -> ProcessGroup:
     return made
 
 
-def in_step(group: ProcessGroup, compute: Callable[[], Out]) -> Out:
+def run_on_all(group: ProcessGroup, compute: Callable[[], Out]) -> Out:
     """Call `compute` on every rank, and return its value if it succeeds on all ranks.
 
     An exception on any rank is raised on rank 0; other ranks exit silently.
@@ -171,7 +171,7 @@ def in_step(group: ProcessGroup, compute: Callable[[], Out]) -> Out:
     except Exception as raised:
         error = raised
     told = None if error is None else str(error) or type(error).__name__
-    group.agree(lambda: None)  # what rank 0 has failed at meanwhile ends the others here
+    group.broadcast(lambda: None)  # what rank 0 has failed at meanwhile ends the others here
     wrong = [(rank, text) for rank, text in enumerate(group.map(range(group.size), lambda _: told))]
     wrong = [(rank, text) for rank, text in wrong if text is not None]
     if wrong and group.rank:

@@ -29,7 +29,7 @@ def record(writer: StoreWriter, run_id: str, tick: int, batches: Mapping[str, Ba
         rows: list[TrainingRow] = []
         start = 0
         for position, row in enumerate(batch.rows):
-            here = slice(start, start + row.trained)
+            here = slice(start, start + row.n_trained)
             start = here.stop
             own = advantages[here]
             same = bool((own == own[0]).all())
@@ -39,7 +39,7 @@ def record(writer: StoreWriter, run_id: str, tick: int, batches: Mapping[str, Ba
                     policy=policy,
                     position=position,
                     rollout_id=batch.rollouts[batch.rollouts_B[position]].id,
-                    tokens=row.trained,
+                    tokens=row.n_trained,
                     advantage=float(own[0] if same else own.mean(dtype=np.float64)),
                     advantages=None if same else own.astype("<f4").tobytes(),
                     logprobs=_pack_values(logprobs, here, "<f4"),

@@ -29,7 +29,7 @@ from tutelage.policy.sources import local_folder
 from tutelage.weights.batch import Batch
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
-from tutelage.weights.scoring import by_token, logp_of
+from tutelage.weights.scoring import compute_logp, score_tokens
 
 
 class ReferencePolicy:
@@ -61,7 +61,7 @@ class ReferencePolicy:
         """Add the reference log-probabilities, and the KL in the reward, to a new batch."""
         config, dtype, kl_BT = self._config, self._numerics.dtype, None
         kind, budget = config.algorithm.kl_penalty, config.actor.max_tokens_per_micro_batch
-        ref_logp_BT = logp_of(self.policy, batch.rows, config, dtype, self._group)
+        ref_logp_BT = compute_logp(self.policy, batch.rows, config, dtype, self._group)
 
         def exact_kl(rows: list[Row]) -> TokenTensors:
             warm, reference_KV = config.rollout.temperature, self.distribution(rows)
@@ -70,12 +70,12 @@ class ReferencePolicy:
 
         if config.algorithm.use_kl_in_reward and kind.startswith("full"):
             shared = policy.network.large
-            kl_BT = by_token(batch.rows, budget, exact_kl, shared=shared, group=self._group)
+            kl_BT = score_tokens(batch.rows, budget, exact_kl, shared=shared, group=self._group)
         elif config.algorithm.use_kl_in_reward:
             kl_BT = kl_penalty(_unwrap(batch.trainer_logp_BT), ref_logp_BT, kind)
         return replace(batch, ref_logp_BT=ref_logp_BT, kl_BT=kl_BT)
 
-    def steer(self, batch: Batch) -> dict[str, float]:
+    def update(self, batch: Batch) -> dict[str, float]:
         """Return KL metrics, and adapt the coefficient for the next batch.
 
         `kl/ref` is the mean over trained tokens of the low-variance estimator, in nats.
@@ -86,7 +86,7 @@ class ReferencePolicy:
             penalty = float(batch.kl_BT[batch.mask_BT].mean())
             out |= {"kl/reward": penalty, "kl/coef": self.beta}
             # How much rollouts differ by what the KL costs them, against how much rewards do.
-            index = RolloutIndex.of(batch.mask_BT, batch.rollouts_B)
+            index = RolloutIndex.build(batch.mask_BT, batch.rollouts_B)
             prices, rewards = (
                 float(index.sum_N(x_BT).std(correction=0))
                 for x_BT in (self.beta * batch.kl_BT, batch.rewards_BT)

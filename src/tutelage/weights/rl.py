@@ -23,7 +23,7 @@ from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.config import RunConfig
 from tutelage.resources import POLICY
 from tutelage.runs import findings, health
-from tutelage.runs.job_inputs import grader_of
+from tutelage.runs.job_inputs import job_reward
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.metrics import reward_correlations, rollout_metrics
 from tutelage.weights.asynchronous import GroupQueue
@@ -57,7 +57,7 @@ def run_rl(ctx: TrainingRun, run: Run, phase: str = RL, config: RunConfig | None
     ctx.optimizer = ctx.restore(loop)
     lines = run.folder.read_metrics() if state.phase_step else ()
     steps = [line for line in lines if line["phase"] == phase]
-    while not (ctx.ended(RL, limit) if phase == RL else state.phase_step >= (control_steps or 0)):
+    while not (ctx.is_over(RL, limit) if phase == RL else state.phase_step >= (control_steps or 0)):
         state.tick += 1
         start = time.perf_counter()
         groups, values = loop.step(state.phase_step)
@@ -72,7 +72,7 @@ def run_rl(ctx: TrainingRun, run: Run, phase: str = RL, config: RunConfig | None
             "time/update": seconds - values["time/rollout"],
             "tokens_per_second": values["rollout/tokens"] * len(groups.played) / seconds,
         }
-        rewriting = setting.policy.codec.thoughts.rewriting
+        rewriting = setting.policy.codec.thoughts.describe_rewriting
         if values.get("rollout/rows", 1.0) > 1 and rewriting:
             ctx.warn_once(f"a rollout has several training rows: the chat template {rewriting}")
         _validate(ctx, phase, values)
@@ -100,7 +100,7 @@ def _report_health(
         f"agent.max_tokens_per_turn={config.turn_tokens}, "
         f"rollout.response_length={config.response_tokens}, rollout.max_len={ctx.setting.context}"
     )
-    grader = grader_of(ctx.setting.given, ctx.setting.reward)
+    grader = job_reward(ctx.setting.given, ctx.setting.reward)
     setup = health.Setup(
         groups=config.data.train_batch_size,
         compares=ESTIMATORS.find(config.algorithm.adv_estimator).groups,
@@ -134,7 +134,7 @@ def _make_learners(ctx: TrainingRun, config: RunConfig) -> dict[str, Learner]:
             config,
             setting.choice.numerics,
             fresh=fresh,
-            start=starts.get(name),
+            initial_weights=starts.get(name),
             name=name,
             group=setting.group,
         )

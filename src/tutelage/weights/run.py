@@ -53,7 +53,7 @@ from tutelage.weights.placement import (
     PlaySettings,
     RolloutPool,
 )
-from tutelage.weights.process_group import in_step
+from tutelage.weights.process_group import run_on_all
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.stateful import Stateful
@@ -109,8 +109,8 @@ class TrainingRun:
         self.run, setting, group = run, self.setting, self.setting.group
         if group.size > 1:
             if group.rank == 0:
-                in_step(group, lambda: None)  # the others have read their inputs
-            self.state, self.tensors, weights = group.agree(
+                run_on_all(group, lambda: None)  # the others have read their inputs
+            self.state, self.tensors, weights = group.broadcast(
                 lambda: (
                     self.state,
                     self.tensors,
@@ -140,7 +140,7 @@ class TrainingRun:
             setting.others[name].version = state.policy_version
         if setting.others:
             self.kept["others"] = {
-                name: {n: t.detach() for n, t in policy.named()}
+                name: {n: t.detach() for n, t in policy.named_tensors()}
                 for name, policy in setting.others.items()
             }
         if "optimizer" in tensors:
@@ -178,23 +178,23 @@ class TrainingRun:
     def _report(self, text: str, event: str, values: JSON) -> None:
         """Show and record an event of a worker or server."""
         self.run.progress.note(text)
-        self.run.event(event, **{"phase": self.state.phase, "tick": self.state.tick, **values})
+        self.run.log_event(event, **{"phase": self.state.phase, "tick": self.state.tick, **values})
 
     def save(self) -> None:
         """Flush the store, and write a checkpoint on rank 0."""
         group, optimizer = self.setting.group, self.optimizer
         trained = {} if optimizer is None else {"optimizer": optimizer.state_dict()}
-        parts = group.in_parts(trained)
+        parts = group.has_shards(trained)
         if group.rank:
             if parts:
-                group.write_parts(None, trained)
+                group.write_shards(None, trained)
             return
         self.run.writer.flush()
         state = self.state
         state.policy_version = self.setting.policy.version
         state.seconds["total"] = self.elapsed()
         tensors: dict[str, Any] = {
-            "policy": {n: t.detach() for n, t in self.setting.policy.named()},
+            "policy": {n: t.detach() for n, t in self.setting.policy.named_tensors()},
             "kept": self.kept,
             **({} if parts else trained),
         }
@@ -204,7 +204,7 @@ class TrainingRun:
             tensors,
             self.setting.save_policies,
             keep=self.setting.config.trainer.max_actor_ckpt_to_keep,
-            write_parts=(lambda place: group.write_parts(place, trained)) if parts else None,
+            write_shards=(lambda place: group.write_shards(place, trained)) if parts else None,
         )
         self.run.store.put_checkpoint(self.run.id, state.tick, str(path))
 
@@ -212,9 +212,9 @@ class TrainingRun:
         """Save a checkpoint and raise `KeyboardInterrupt` if the user requested a stop."""
         given, stop = self.setting.given, self.run.stop
         ended = given is not None and given.manager.stopping
-        if self.setting.group.agree(lambda: stop.asked or ended):
+        if self.setting.group.broadcast(lambda: stop.asked or ended):
             self.save()
-            raise stop.stopped()
+            raise stop.to_exception()
 
     # ------------------------------------------------------------ steps of a phase
 
@@ -223,21 +223,21 @@ class TrainingRun:
         minutes = self.setting.config.trainer.minutes
         return None if minutes is None else max(0.0, 60 * minutes - self.elapsed())
 
-    def ended(self, phase: str, limit: int | None) -> bool:
+    def is_over(self, phase: str, limit: int | None) -> bool:
         """Return True if a phase is over. The end by time is recorded and reused on resume."""
 
         def decide() -> bool:
             if (limit is not None and self.state.phase_step >= limit) or self._is_solved():
                 return True
-            if (decided := self.run.decided("phase_end", phase)) is not None:
+            if (decided := self.run.find_decision("phase_end", phase)) is not None:
                 return self.state.phase_step >= decided["step"]
             if self.seconds_left() != 0:
                 return False
             step = self.state.phase_step
-            self.run.event("phase_end", phase=phase, step=step, reason="minutes")
+            self.run.log_event("phase_end", phase=phase, step=step, reason="minutes")
             return True
 
-        return self.setting.group.agree(decide)
+        return self.setting.group.broadcast(decide)
 
     def _is_solved(self) -> bool:
         """Return True if validation has reached `trainer.stop_at_success`."""
@@ -281,9 +281,9 @@ class TrainingRun:
 
     def end_training(self) -> None:
         """Write a checkpoint of the last training step, if it is missing."""
-        last = checkpoint.place(self.run.folder, self.state)
-        complete = partial(checkpoint.complete, self.run.folder)
-        missing = self.setting.group.agree(lambda: last not in complete())
+        last = checkpoint.get_path(self.run.folder, self.state)
+        complete = partial(checkpoint.list_complete, self.run.folder)
+        missing = self.setting.group.broadcast(lambda: last not in complete())
         if self.state.phase_step > 0 and missing:
             self.save()
 
@@ -298,7 +298,7 @@ class TrainingRun:
     @property
     def success(self) -> Success | None:
         """Return the user's success criterion."""
-        return Success.of(self.setting.config.reward.success)
+        return Success.parse(self.setting.config.reward.success)
 
     @property
     def kind(self) -> RewardKind:
@@ -347,10 +347,10 @@ class TrainingRun:
             if temperature > 0:
                 tokens = sum(len(c.sampled.token_ids) for r in found for c in r.last.calls)
                 self.pace = Pace(len(found), tokens, time.perf_counter() - start)
-        rollouts, fresh = group.agree(lambda: (found or [], fresh))
-        self.count(rollouts)
+        rollouts, fresh = group.broadcast(lambda: (found or [], fresh))
+        self.add_rollouts(rollouts)
         if fresh and given is None:
-            self.stop_if_ungraded(rollouts)
+            self.check_rewards(rollouts)
         elif fresh and (failures := all_failed(rollouts)):
             self.run.writer.flush()
             kind = "step" if rollouts[0].mode is Mode.TRAIN else "measurement"
@@ -376,7 +376,7 @@ class TrainingRun:
         ids = [s.seeds.id("roll", self.run.id) for s in specs]
         # What the run stopped at has been fixed since, so it is played again.
         played = list(known.values())
-        failed = any(map(ungraded, played)) if self._own_agent is None else all_failed(played)
+        failed = any(map(reward_failed, played)) if self._own_agent is None else all_failed(played)
         if known.keys() == {*ids} and not failed:
             return [known[i] for i in ids]
         if self.recorded or known:
@@ -403,11 +403,11 @@ class TrainingRun:
             self._frozen.version = 0
         return self._frozen
 
-    def count(self, rollouts: list[Rollout]) -> None:
+    def add_rollouts(self, rollouts: list[Rollout]) -> None:
         """Add played or recorded rollouts to the totals."""
         state, results, setting = self.state, self.state.results, self.setting
         state.rollouts += len(rollouts)
-        results["kind"] = asdict(self.kind.after(rollouts, self.success))
+        results["kind"] = asdict(self.kind.update(rollouts, self.success))
         phases: dict[str, dict[str, int]] = results.setdefault("failures_by_phase", {})
         failed: dict[str, int] = results.setdefault("failures", {})
         for cause, count in failures_by_cause(rollouts).items():
@@ -431,9 +431,9 @@ class TrainingRun:
             len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
         )
 
-    def stop_if_ungraded(self, rollouts: Sequence[Rollout]) -> None:
+    def check_rewards(self, rollouts: Sequence[Rollout]) -> None:
         """Raise `RewardError` if the reward function failed on a rollout."""
-        broken = [r for r in rollouts if ungraded(r)]
+        broken = [r for r in rollouts if reward_failed(r)]
         if not broken or broken[0].last.failure is None:
             return
         self.run.writer.flush()
@@ -444,7 +444,7 @@ class TrainingRun:
         )
 
 
-def ungraded(rollout: Rollout) -> bool:
+def reward_failed(rollout: Rollout) -> bool:
     """Return True if the reward function failed on a rollout."""
     failure = rollout.last.failure
     return failure is not None and failure.cause is FailureCause.REWARD_ERROR

@@ -21,7 +21,7 @@ from tutelage.runs.metrics import check_equal_failures
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Mode, Rollout, Task
 from tutelage.weights.checkpoint import RL
-from tutelage.weights.inputs import drawn
+from tutelage.weights.inputs import count_drawn
 from tutelage.weights.run import TrainingRun
 
 BASELINE, REFILL = "baseline", "refill"
@@ -49,7 +49,7 @@ class RolloutGroups:
 def play_groups(ctx: TrainingRun, phase: str, config: RunConfig, step: int) -> RolloutGroups:
     """Play the rollouts of one step of reinforcement learning."""
     start = time.perf_counter()
-    size = drawn(ctx.setting, step + 1) - drawn(ctx.setting, step)
+    size = count_drawn(ctx.setting, step + 1) - count_drawn(ctx.setting, step)
     rule = config.algorithm.filter_groups
     chains, warm = ctx.setting.config.agent.num_chains, ctx.setting.config.rollout.temperature
     apart = "" if phase == RL else phase
@@ -60,18 +60,18 @@ def play_groups(ctx: TrainingRun, phase: str, config: RunConfig, step: int) -> R
         here = list(enumerate(draw_tasks(ctx, step, missing), start=len(placed)))
         placed += here
         label = "/".join(filter(None, (apart, f"{REFILL}/{fill}" if fill else "")))
-        played = ctx.play(specs_of(ctx, phase, step, here, label), warm)
-        stop_if_never_graded(ctx, played)
+        played = ctx.play(make_specs(ctx, phase, step, here, label), warm)
+        check_grading(ctx, played)
         every += [played[i : i + chains] for i in range(0, len(played), chains)]
-        missing = size - sum(informative(group) for group in every)
+        missing = size - sum(is_informative(group) for group in every)
         if missing <= 0:
             break
     # Groups that can teach come before the others; all stay in the order played.
-    ranked = sorted(range(len(every)), key=lambda i: (not informative(every[i]), i))
+    ranked = sorted(range(len(every)), key=lambda i: (not is_informative(every[i]), i))
     chosen = [every[i] for i in sorted(ranked[:size])]
     metrics: dict[str, float] = {}
     if rule.enable:
-        flat = sum(not informative(group) for group in every[:size])
+        flat = sum(not is_informative(group) for group in every[:size])
         metrics = {"group/flat": flat / size, "group/sampled": float(len(every))}
     baselines = None
     if ESTIMATORS.find(config.algorithm.adv_estimator).baselines:
@@ -92,7 +92,7 @@ def play_groups(ctx: TrainingRun, phase: str, config: RunConfig, step: int) -> R
     return RolloutGroups([*chain(*chosen)], [*chain(*every)], baselines, metrics)
 
 
-def epoch_places(total: int, start: int, count: int, seeds: SeedTree) -> list[int]:
+def epoch_indices(total: int, start: int, count: int, seeds: SeedTree) -> list[int]:
     """Return `count` indices of `total` tasks, from position `start` in shuffled epochs."""
     out: list[int] = []
     order: list[int] = []
@@ -106,7 +106,7 @@ def epoch_places(total: int, start: int, count: int, seeds: SeedTree) -> list[in
     return out
 
 
-def informative(group: Sequence[Rollout]) -> bool:
+def is_informative(group: Sequence[Rollout]) -> bool:
     """Return True if a group has at least two valid rollouts whose rewards are not all equal."""
     rewards = [r.reward.value for r in group if r.reward is not None]
     return len(rewards) >= 2 and min(rewards) < max(rewards)
@@ -123,12 +123,12 @@ def draw_tasks(ctx: TrainingRun, step: int, count: int) -> list[Task]:
         ctx.state.phase_data["drawn"] = start + count
     places = range(start, start + count)
     numbers = (
-        places if data.sampling == "sequential" else epoch_places(len(tasks), start, count, seeds)
+        places if data.sampling == "sequential" else epoch_indices(len(tasks), start, count, seeds)
     )
     return [tasks[i % len(tasks)] for i in numbers]
 
 
-def specs_of(
+def make_specs(
     ctx: TrainingRun, phase: str, step: int, tasks: Sequence[tuple[int, Task]], label: str
 ) -> list[RolloutSpec]:
     """Create the rollout specs of numbered tasks of a step."""
@@ -148,7 +148,7 @@ def specs_of(
     ]
 
 
-def stop_if_never_graded(ctx: TrainingRun, rollouts: Sequence[Rollout]) -> None:
+def check_grading(ctx: TrainingRun, rollouts: Sequence[Rollout]) -> None:
     """Raise `FailureBudgetError` if the reward failed in the same way on all rollouts so far."""
     wrong, told = FailureCause.ANSWER_ERROR.value, ctx.state.results
     if told["failures"].get(wrong) != ctx.state.rollouts:

@@ -23,7 +23,7 @@ from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 
 
 @torch.no_grad()
-def by_token(
+def score_tokens(
     rows: Sequence[Row],
     max_tokens: int,
     score: Callable[[list[Row]], TokenTensors],
@@ -47,7 +47,7 @@ def by_token(
     return out_BT
 
 
-def logp_of(
+def compute_logp(
     policy: Policy,
     rows: Sequence[Row],
     config: RunConfig,
@@ -63,4 +63,4 @@ def logp_of(
     count = config.rollout.log_prob_micro_batch_size_per_gpu
     budget = count and count * max(len(r.ids) for r in rows)
     budget = budget or config.actor.max_tokens_per_micro_batch
-    return by_token(rows, budget, score, shared=policy.network.large, group=group)
+    return score_tokens(rows, budget, score, shared=policy.network.large, group=group)

@@ -20,10 +20,10 @@ from tutelage.policy.row import Row
 from tutelage.runs.lifecycle import Run
 from tutelage.weights import cold_start
 from tutelage.weights.checkpoint import SFT
-from tutelage.weights.inputs import SFTDataset, TrainingInputs, drawn, step_limit
-from tutelage.weights.optim import learning_rate_share, make_optimizer
+from tutelage.weights.inputs import SFTDataset, TrainingInputs, count_drawn, step_limit
+from tutelage.weights.optim import learning_rate_factor, make_optimizer
 from tutelage.weights.run import TrainingRun
-from tutelage.weights.sampling import epoch_places
+from tutelage.weights.sampling import epoch_indices
 
 LEARNED = ("epochs", "trained_tokens", "train_loss_before", "train_loss_after")
 """Keys of the results: epochs, trained tokens, and the loss of the first and of the last batch."""
@@ -38,7 +38,7 @@ def run_sft(ctx: TrainingRun, run: Run) -> None:
     if config.sft.optimizer == "adamw":  # Muon needs whole matrices
         policy = group.shard(policy, setting.choice.cold_start.dtype)
     ctx.optimizer = optimizer = ctx.restore(
-        make_optimizer(policy.named(), config.actor.optim, config.sft.optimizer, group)
+        make_optimizer(policy.named_tensors(), config.actor.optim, config.sft.optimizer, group)
     )
     limit = step_limit(setting)
     run.progress.phase("supervised training", steps=limit, seconds=ctx.seconds_left())
@@ -47,11 +47,11 @@ def run_sft(ctx: TrainingRun, run: Run) -> None:
         state.results["val_loss_before"] = number
         ctx.log(SFT, 0, {"val/loss": number})
     order = setting.seeds.child(SFT, "order")
-    while not ctx.ended(SFT, limit):
+    while not ctx.is_over(SFT, limit):
         step, data = state.phase_step, state.results
-        first, last = drawn(setting, step), drawn(setting, step + 1)
-        places = epoch_places(setting.examples, first, last - first, order)
-        rate = learning_rate_share(step, limit, config.actor.optim)
+        first, last = count_drawn(setting, step), count_drawn(setting, step + 1)
+        places = epoch_indices(setting.example_count, first, last - first, order)
+        rate = learning_rate_factor(step, limit, config.actor.optim)
         rows = [sft_dataset.train[i] for i in places]
         numerics, at_once = setting.choice.cold_start, config.actor.max_tokens_per_micro_batch
         values = cold_start.supervised_step(policy, optimizer, rows, numerics, rate, at_once, group)
@@ -60,7 +60,7 @@ def run_sft(ctx: TrainingRun, run: Run) -> None:
         data["trained_tokens"] = data.get("trained_tokens", 0) + tokens
         data.setdefault("train_loss_before", values["loss/sft"])
         data["train_loss_after"] = values["loss/sft"]
-        data["epochs"] = last / setting.examples
+        data["epochs"] = last / setting.example_count
         state.phase_step, state.tick = step + 1, state.tick + 1
         values |= {"lr": config.actor.optim.lr * rate, "epoch": data["epochs"]}
         every = config.trainer.test_freq

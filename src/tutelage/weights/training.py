@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from tutelage import files
 from tutelage.environments.start import write_demonstrations
-from tutelage.errors import RunError, counted
+from tutelage.errors import RunError, pluralize
 from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
 from tutelage.resources import POLICY, SHIPPED
 from tutelage.runs.figures import read_object
 from tutelage.runs.findings import list_warnings
-from tutelage.runs.folder import RunFolder, keep_lines, write_json, write_text
+from tutelage.runs.folder import RunFolder, trim_lines, write_json, write_text
 from tutelage.runs.kinds import Phase
 from tutelage.runs.progress import Progress
 from tutelage.runs.stored_evaluation import evaluation_keys
@@ -31,10 +31,10 @@ from tutelage.weights.checkpoint import BEST, COLD, CONTROL, DROPPED, RL, SFT
 from tutelage.weights.cold_start import run_cold_start
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.config.resolve import CHECKPOINTS
-from tutelage.weights.cost import planned, total_time
+from tutelage.weights.cost import describe_plan, estimate_time
 from tutelage.weights.inputs import TrainingInputs, step_limit
 from tutelage.weights.measure import run_measurement
-from tutelage.weights.memory import Footprint, check_stored
+from tutelage.weights.memory import Footprint, check_model_fits
 from tutelage.weights.paths import find_checkpoint
 from tutelage.weights.placement import check_workers, start_workers
 from tutelage.weights.reference import check_models
@@ -72,14 +72,14 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
     if folder.config.is_file():
         work = _load_run(job, folder, progress)
     else:
-        check_stored(config)
+        check_model_fits(config)
         start = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
         state, tensors = checkpoint.TrainingState(), dict[str, Any]()
         if start is not None:
             state, tensors = checkpoint.load(find_checkpoint(Path(start)))
             state.metrics_lines = 0
             state.results.pop(BEST, None)  # its checkpoint stays in the other run
-        work = TrainingRun(job.resolved, job.make_setting(), job.loop, state, tensors)
+        work = TrainingRun(job.resolved, job.make_inputs(), job.loop, state, tensors)
         limit, ended = step_limit(work.setting), {RL, SFT} & set(state.results.get("done", ()))
         if ended or (state.phase in (RL, SFT) and state.phase_step >= (limit or float("inf"))):
             raise RunError(
@@ -88,7 +88,7 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
                 "such as checkpoints/step_000040, or raise trainer.total_training_steps (--steps)"
             )
         check_models(work.setting.policy, config)
-        footprint = Footprint.loaded(work.setting)
+        footprint = Footprint.from_inputs(work.setting)
         footprint.check()
         # A checkpoint has the weights twice, AdamW's numbers of what is trained, and a critic.
         size = 8 * (footprint.parameters + footprint.trained)
@@ -96,7 +96,7 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
         kept = 2 + (trainer.max_actor_ckpt_to_keep or 1)  # the best, and one in the writing
         place = next(path for path in folder.path.absolute().parents if path.is_dir())
         way = "lower trainer.max_actor_ckpt_to_keep, or choose an --output on another disk"
-        files.check_room(place, kept * size, f"{kept} checkpoints need", way)
+        files.check_disk_space(place, kept * size, f"{kept} checkpoints need", way)
     work.pool = start_workers(work.setting)
     if config.rollout.name == "vllm":
         work.servers = Servers(work.setting, folder, progress)
@@ -110,17 +110,17 @@ def record_start(inputs: TrainingInputs, folder: RunFolder) -> None:
         write_demonstrations(folder.path / IMITATED, inputs.imitated)
     if inputs.config.model.path in (None, SHIPPED):
         inputs.policy.save(folder.checkpoints / "initial", replace=True)
-        checkpoint.seal(folder.checkpoints / "initial")
+        checkpoint.write_checksums(folder.checkpoints / "initial")
 
 
 def _load_run(job: WeightTraining, folder: RunFolder, progress: Progress) -> TrainingRun:
     """Load an existing run from its last checkpoint, and truncate its metrics and events."""
-    first, kept = folder.checkpoints / "initial", checkpoint.complete(folder)
+    first, kept = folder.checkpoints / "initial", checkpoint.list_complete(folder)
     if first.is_dir() or (kept and job.resolved.config.model.path in (None, SHIPPED)):
-        checkpoint.check_seal(first)
+        checkpoint.verify_checksums(first)
     imitated = folder.path / IMITATED
     job.imitated = imitated if imitated.is_file() else None
-    setting = job.make_setting(first if first.is_dir() else None)
+    setting = job.make_inputs(first if first.is_dir() else None)
     work = job.work = TrainingRun(job.resolved, setting, job.loop)
     if job.given is not None:
         job.given.record(folder, setting.tasks.splits)
@@ -148,8 +148,8 @@ def _load_run(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tra
         message += f"; what was done since, up to {until}, is repeated"
     progress.note(f"resumed {message}")
     state.metrics_lines = min(len(lines), state.metrics_lines)
-    keep_lines(folder.metrics, state.metrics_lines)
-    keep_lines(folder.events, len(folder.read_events()))
+    trim_lines(folder.metrics, state.metrics_lines)
+    trim_lines(folder.events, len(folder.read_events()))
     return work
 
 
@@ -159,7 +159,7 @@ def _rewind(ctx: TrainingRun, folder: RunFolder, progress: Progress) -> None:
     Raises `RunError` if its checkpoint is gone, or no more steps are requested. After a kill the
     run is still as it was before its last measurements.
     """
-    config, trained = ctx.setting.config, checkpoint.of_training(folder)
+    config, trained = ctx.setting.config, checkpoint.list_training(folder)
     finished = folder.read_result() is not None
     if not trained and finished:
         raise RunError(
@@ -181,7 +181,7 @@ def _rewind(ctx: TrainingRun, folder: RunFolder, progress: Progress) -> None:
                 f"of the first {steps} steps by their number"
             )
     folder.result.unlink(missing_ok=True)
-    for path in checkpoint.complete(folder) if trained else ():
+    for path in checkpoint.list_complete(folder) if trained else ():
         if path > trained[-1]:
             shutil.rmtree(path, ignore_errors=True)
     left = [e for e in folder.read_events() if e.get("event") != "phase_end"]
@@ -189,10 +189,10 @@ def _rewind(ctx: TrainingRun, folder: RunFolder, progress: Progress) -> None:
         write_text(folder.events, "".join(json.dumps(event) + "\n" for event in left))
 
 
-def introduce(ctx: TrainingRun) -> None:
+def show_summary(ctx: TrainingRun) -> None:
     """Show device, policy, planned rollouts and updates, and the run folder."""
     setting, notes = ctx.setting, ctx.resolved.notes
-    ctx.expected = dict.fromkeys(name for name, _ in phases_of(ctx))
+    ctx.expected = dict.fromkeys(name for name, _ in list_phases(ctx))
     given, model, size = setting.given, setting.config.model, setting.policy.count() / 1e6
     own = "passed in Python" if given is not None and POLICY in given.policies else ""
     facts = {
@@ -203,17 +203,17 @@ def introduce(ctx: TrainingRun) -> None:
         facts["start"] = "shipped, it mostly guesses (`--from-scratch`: from random weights)"
     if setting.environment is not None:
         facts["environment"] = setting.environment.name
-    footprint = Footprint.loaded(setting)
+    footprint = Footprint.from_inputs(setting)
     if setting.group.size > 1 or footprint.parameters >= machine.SMALL_MODEL:
-        facts["memory"] = footprint.words()
+        facts["memory"] = footprint.describe()
     if setting.shown is not None:
         ctx.state.results.setdefault("demonstrations_from", setting.shown.origin)
-        count, sft = counted(len(setting.shown.train), "row"), setting.config.sft
+        count, sft = pluralize(len(setting.shown.train), "row"), setting.config.sft
         steps = f"in {sft.max_steps + sft.cooldown_steps} steps of {sft.batch_size}"
         facts["demonstrations"] = f"{setting.shown.origin}; {count}, {steps}"
     if setting.config.algorithm.name == "rl":
-        facts |= planned(setting, ctx.expected)
-    facts |= total_time(ctx)
+        facts |= describe_plan(setting, ctx.expected)
+    facts |= estimate_time(ctx)
     facts |= {"saves": notes[CHECKPOINTS]}
     if setting.environment is None:
         facts["tools"] = ", ".join(setting.tools) or "none" if given is None else "the agent's own"
@@ -222,7 +222,7 @@ def introduce(ctx: TrainingRun) -> None:
     ctx.run.progress.start(given.agent.name if given else recipe, facts)
 
 
-def phases_of(ctx: TrainingRun) -> list[Phase]:
+def list_phases(ctx: TrainingRun) -> list[Phase]:
     """Return the phases of a configuration in order.
 
     The phases are training on the user's demonstrations or a cold start, if there are any, then
@@ -252,7 +252,7 @@ def phases_of(ctx: TrainingRun) -> list[Phase]:
     return out
 
 
-def leave(ctx: TrainingRun, phase: str) -> None:
+def finish_phase(ctx: TrainingRun, phase: str) -> None:
     """Save the results of a finished phase, and write a checkpoint."""
     state, setting, folder = ctx.state, ctx.setting, ctx.run.folder
     state.seconds[phase] = ctx.elapsed() - ctx.phase_began

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES, estimator, loss
 from tutelage.algorithms.rl.advantages import estimate_advantages
-from tutelage.algorithms.rl.advantages.groups import group_counts
+from tutelage.algorithms.rl.advantages.groups import count_groups
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 from tutelage.algorithms.rl.advantages.whiten import whiten
 from tutelage.algorithms.rl.aggregate import AGGREGATIONS, aggregate, aggregation_denominator
@@ -22,9 +22,9 @@ from tutelage.algorithms.rl.entropy import entropy
 from tutelage.algorithms.rl.kl import (
     KL_KINDS,
     AdaptiveKL,
+    kl_gradient_ratio,
     kl_in_reward,
     kl_penalty,
-    kl_pull,
 )
 from tutelage.algorithms.rl.losses import merge_metrics, policy_loss
 from tutelage.algorithms.rl.losses.clip_cov import select_clip_cov
@@ -45,14 +45,14 @@ __all__ = [
     "TokenLoss",
     "aggregate",
     "aggregation_denominator",
+    "count_groups",
     "entropy",
     "estimate_advantages",
     "estimator",
-    "group_counts",
     "importance_weights",
+    "kl_gradient_ratio",
     "kl_in_reward",
     "kl_penalty",
-    "kl_pull",
     "loss",
     "merge_metrics",
     "policy_loss",

@@ -73,7 +73,7 @@ def aggregation_denominator(
     only. The denominators of two batches without a common rollout may be added. A batch without
     trained tokens gives 0. Raises `ConfigError` for an unknown mode or a missing scale.
     """
-    return _compute_denominator(RolloutIndex.of(mask_BT, rollouts_B), mode, scale)
+    return _compute_denominator(RolloutIndex.build(mask_BT, rollouts_B), mode, scale)
 
 
 def aggregate(
@@ -92,7 +92,7 @@ def aggregate(
     affect neither the result nor the gradient. Without trained tokens the result is 0.
     """
     check_shapes(mask_BT, x_BT=x_BT)
-    index = RolloutIndex.of(mask_BT, rollouts_B)
+    index = RolloutIndex.build(mask_BT, rollouts_B)
     return aggregate_indexed(x_BT, index, mode, denominator=denominator, scale=scale)
 
 

@@ -52,7 +52,7 @@ def importance_weights(
     if not (math.isfinite(cap) and cap >= 1):
         raise ConfigError(f"correction cap={cap!r} must be a number of at least 1, such as 2.0")
     check_shapes(mask_BT, log_ratio_BT=log_ratio_BT)
-    index = RolloutIndex.of(mask_BT, rollouts_B)
+    index = RolloutIndex.build(mask_BT, rollouts_B)
     log_BT = log_ratio_BT.masked_fill(~index.mask_BT, 0)
     if level.startswith("sequence"):
         log_BT = index.rows_B1(index.sum_N(log_BT)).expand_as(log_BT)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tutelage.errors import counted
+from tutelage.errors import pluralize
 
 Ids = Sequence[Hashable] | Tensor
 """One id per row: any hashable values, or a tensor of integers."""
@@ -35,7 +35,7 @@ class RolloutIndex:
     lengths_N: Tensor
 
     @staticmethod
-    def of(mask_BT: Tensor, rollouts_B: Ids | None) -> RolloutIndex:
+    def build(mask_BT: Tensor, rollouts_B: Ids | None) -> RolloutIndex:
         """Index the rows of a batch by rollout. Without ids, each row is a separate rollout."""
         if mask_BT.ndim != 2:
             raise ValueError(f"mask_BT must be [rows, tokens], got shape {tuple(mask_BT.shape)!r}")
@@ -76,7 +76,7 @@ def number_ids(ids: Ids | None, rows: int, name: str, device: torch.device) -> t
     keys: list[Hashable] = ids.tolist() if isinstance(ids, Tensor) else list(ids)
     if len(keys) != rows:
         raise ValueError(
-            f"{name} has length {len(keys)!r} for {counted(rows, 'row')}; pass one id per row"
+            f"{name} has length {len(keys)!r} for {pluralize(rows, 'row')}; pass one id per row"
         )
     numbers: dict[Hashable, int] = {}
     # A 0-dim tensor hashes by identity: without .item() equal ids would count as different.

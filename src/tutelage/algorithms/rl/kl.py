@@ -101,7 +101,7 @@ def _full_kl(logits_BTV: Tensor, ref_logits_BTV: Tensor) -> Tensor:
     return (logp_BTV.exp() * ratio_BTV).sum(dim=-1)
 
 
-def kl_pull(
+def kl_gradient_ratio(
     logp_BT: Tensor, ref_logp_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, kind: str
 ) -> float | None:
     """Return the gradient norm of the KL loss relative to that of the policy loss, both with

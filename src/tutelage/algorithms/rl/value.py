@@ -35,7 +35,7 @@ def value_loss(
     if not clip >= 0:
         raise ConfigError(f"critic clip={clip!r} must be at least 0")
     check_shapes(mask_BT, values_BT=values_BT, returns_BT=returns_BT, old_values_BT=old_values_BT)
-    index = RolloutIndex.of(mask_BT, rollouts_B)
+    index = RolloutIndex.build(mask_BT, rollouts_B)
     # Filled before any arithmetic, so that a NaN in padding reaches no gradient.
     values_BT, returns_BT, old_BT = (
         x_BT.masked_fill(~index.mask_BT, 0)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tutelage.gateway.completions import PendingCompletion, Piece
-from tutelage.gateway.reply import Writer, cut_reason, visible_content
+from tutelage.gateway.completions import Delta, PendingCompletion
+from tutelage.gateway.reply import Writer, truncation_reason, visible_content
 from tutelage.replies import read_thought
 from tutelage.types import JSON, Call
 
@@ -51,12 +51,12 @@ def turn_blocks(reply: PendingCompletion, choice: Call) -> list[TurnBlock]:
     return [*(block for block in blocks if block.text), *calls]
 
 
-def cut_block(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> TurnBlock | None:
+def truncated_block(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> TurnBlock | None:
     """Return the block in which an assistant turn was truncated, or None if it is complete.
 
     An incomplete call is sent as text, before the complete calls.
     """
-    if not (blocks and reply.calls and cut_reason(reply.calls[0])):
+    if not (blocks and reply.calls and truncation_reason(reply.calls[0])):
         return None
     texts = [block for block in blocks if block.kind == "text"]
     return (texts or blocks)[-1]
@@ -93,7 +93,7 @@ class BlockWriter(Writer):
         block.entries += logprobs
         return out + self.extend(len(self.blocks) - 1, block, text, logprobs)
 
-    def add_rest(self, delta: Piece, blocks: Sequence[TurnBlock]) -> bytes:
+    def add_remaining(self, delta: Delta, blocks: Sequence[TurnBlock]) -> bytes:
         """Send the remaining text and the remaining blocks of a finished turn, and end all
         blocks."""
         sent_kinds, out = {block.kind for block in self.blocks}, b""

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import AliasPath, BaseModel, Field, StrictBool, StrictInt, StrictStr
 
-from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
+from tutelage.gateway.completions import AnswerCache, Delta, PendingCompletion
 from tutelage.gateway.dialects.dialect import Dialect
-from tutelage.gateway.dialects.field_errors import missing
+from tutelage.gateway.dialects.field_errors import missing_field
 from tutelage.gateway.dialects.reading import (
     MAX_MESSAGES,
     MAX_TOOLS,
@@ -27,11 +27,11 @@ from tutelage.gateway.dialects.reading import (
     ReplyFormat,
     TopLogprobs,
     call_fields,
-    read,
     read_parts,
     reply_schema,
+    validate,
 )
-from tutelage.gateway.errors import invalid
+from tutelage.gateway.errors import bad_request
 from tutelage.gateway.reply import (
     DONE,
     Writer,
@@ -92,11 +92,11 @@ class _Request(ChoicesReader):
     top_logprobs: TopLogprobs = 0
 
 
-def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
+def _parse(body: JSON, defaults: Sampling, cache: AnswerCache) -> ChatRequest:
     """Parse a chat completion request. Raises `ApiError`."""
-    request = read(_Request, body)
+    request = validate(_Request, body)
     if request.top_logprobs and not request.logprobs:
-        raise invalid("`top_logprobs` requires `logprobs`: true", "top_logprobs")
+        raise bad_request("`top_logprobs` requires `logprobs`: true", "top_logprobs")
     pairs = zip(request.messages, body["messages"], strict=True)
     return request.make_request(
         tuple(_to_message(each, raw, f"messages[{i}]") for i, (each, raw) in enumerate(pairs)),
@@ -105,7 +105,7 @@ def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
         reply_schema(request.response_format, "response_format.json_schema"),
         logprobs=request.logprobs,
         top_logprobs=request.top_logprobs,
-        **request.choices(request.prompt_logprobs),
+        **request.choice_fields(request.prompt_logprobs),
     )
 
 
@@ -114,9 +114,9 @@ def _to_message(message: _Message, raw: JSON, path: str) -> Message:
     role = "system" if message.role == "developer" else message.role
     text, extra = message.content, (message.model_extra or {}) | read_parts(raw, "content")
     if text is None and role in ("system", "user"):
-        raise missing(f"{path}.content")
+        raise missing_field(f"{path}.content")
     if role == "tool" and message.tool_call_id is None:
-        raise missing(f"{path}.tool_call_id")
+        raise missing_field(f"{path}.tool_call_id")
     if role != "assistant":
         call_id = message.tool_call_id if role == "tool" else None
         return Message(role, text or "", tool_call_id=call_id, name=message.name, extra=extra)
@@ -143,7 +143,7 @@ def _write_reply(reply: PendingCompletion) -> JSON:
         message = {"refusal": None, **fields, "content": content}
         ending = _final_fields(reply, choice, reply.logprobs(choice))
         choices.append({"index": i, "message": message, **ending, **ids})
-    out: JSON = {**heading(reply, "chat.completion"), "choices": choices, "usage": usage(reply)}
+    out: JSON = {**base_fields(reply, "chat.completion"), "choices": choices, "usage": usage(reply)}
     if with_ids:
         out["prompt_token_ids"] = reply.calls[0].prompt_ids
     if reply.request.scored is not None:
@@ -164,7 +164,7 @@ def prompt_logprobs(reply: PendingCompletion, index: int) -> list[JSON | None]:
     return out
 
 
-def heading(reply: PendingCompletion, kind: str) -> JSON:
+def base_fields(reply: PendingCompletion, kind: str) -> JSON:
     """Return the fields common to a response object and its stream chunks."""
     return {
         "id": reply.id,
@@ -202,24 +202,24 @@ class _ChunkWriter(Writer):
 
     def __init__(self, reply: PendingCompletion) -> None:
         super().__init__(reply)
-        self._head = heading(reply, "chat.completion.chunk")
+        self._head = base_fields(reply, "chat.completion.chunk")
         self._include_usage = reply.request.include_usage
         self._begun = [False] * reply.request.n
         self._sent: list[set[str]] = [set() for _ in self._begun]
         """Fields of each choice that were sent before its end."""
 
-    def text(self, index: int, delta: Piece) -> bytes:
+    def write(self, index: int, delta: Delta) -> bytes:
         """Return the chunk for a text or thinking delta of a choice."""
         fields = {"logprobs": _format_logprobs(delta.logprobs), "finish_reason": None}
         self._sent[index].add(name := delta.thought)
         return self._begin(index) + self._chunk(index, {name or "content": delta.text}, fields)
 
-    def write_end(self, deltas: Sequence[Piece]) -> bytes:
+    def write_end(self, deltas: Sequence[Delta]) -> bytes:
         """Return the final chunks: the unsent text, tool calls and end of each choice, then the
         usage."""
         out, reply = b"", self._reply
         for i, (choice, rest) in enumerate(zip(reply.calls, deltas, strict=True)):
-            out += self.text(i, rest) if rest.text else self._begin(i)
+            out += self.write(i, rest) if rest.text else self._begin(i)
             if more := {k: v for k, v in choice.reply.extra.items() if k not in self._sent[i]}:
                 out += self._chunk(i, more)
             for at, call in enumerate(choice.reply.to_dict().get("tool_calls", ())):

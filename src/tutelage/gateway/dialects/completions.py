@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar, cast
 from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt
 from pydantic_core import PydanticCustomError
 
-from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
-from tutelage.gateway.dialects.chat_completions import heading, prompt_logprobs, usage
+from tutelage.gateway.completions import AnswerCache, Delta, PendingCompletion
+from tutelage.gateway.dialects.chat_completions import base_fields, prompt_logprobs, usage
 from tutelage.gateway.dialects.dialect import Dialect
 from tutelage.gateway.dialects.reading import (
     MAX_CHOICES,
@@ -23,9 +23,9 @@ from tutelage.gateway.dialects.reading import (
     UNSUPPORTED,
     ChoicesReader,
     Items,
-    read,
+    validate,
 )
-from tutelage.gateway.errors import invalid
+from tutelage.gateway.errors import bad_request
 from tutelage.gateway.reply import (
     DONE,
     Writer,
@@ -78,15 +78,15 @@ class _Request(ChoicesReader):
     logprobs: StrictInt | None = Field(None, ge=0, le=MAX_TOP)
 
 
-def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
+def _parse(body: JSON, defaults: Sampling, cache: AnswerCache) -> ChatRequest:
     """Parse a text completion request. Raises `ApiError`."""
-    request = read(_Request, body)
+    request = validate(_Request, body)
     if request.best_of not in (None, request.n):
-        raise invalid("`best_of` must equal `n`: all completions are returned", "best_of")
+        raise bad_request("`best_of` must equal `n`: all completions are returned", "best_of")
     if request.n * len(request.prompt) > MAX_CHOICES:
-        raise invalid(f"a request can have at most {MAX_CHOICES} choices", "n")
+        raise bad_request(f"a request can have at most {MAX_CHOICES} choices", "n")
     if request.echo and request.stream:
-        raise invalid("`echo` cannot be streamed", "echo")
+        raise bad_request("`echo` cannot be streamed", "echo")
     request.tool_choice = "auto"
     scored = request.logprobs if request.echo else None
     return request.make_request(
@@ -98,7 +98,7 @@ def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
         logprobs=request.logprobs is not None,
         top_logprobs=request.logprobs or 0,
         echo={"echo": True} if request.echo else {},
-        **request.choices(request.prompt_logprobs if scored is None else scored),
+        **request.choice_fields(request.prompt_logprobs if scored is None else scored),
     )
 
 
@@ -116,7 +116,7 @@ def _write_reply(reply: PendingCompletion) -> JSON:
             pairs = zip(choice.prompt_ids, reply.scored[i], strict=True)
             entries = [*(token_entry(decoder, *pair) for pair in pairs), *entries]
         choices.append(_format_choice(reply, i, text, choice, entries))
-    return {**heading(reply, "text_completion"), "choices": choices, "usage": usage(reply)}
+    return {**base_fields(reply, "text_completion"), "choices": choices, "usage": usage(reply)}
 
 
 def _format_choice(
@@ -154,12 +154,12 @@ def _format_logprobs(reply: PendingCompletion, entries: Sequence[JSON]) -> JSON:
 class _ChunkWriter(Writer):
     """Writer of the stream chunks of a text completion."""
 
-    def text(self, index: int, delta: Piece) -> bytes:
+    def write(self, index: int, delta: Delta) -> bytes:
         """Return the chunk for a text delta of a choice."""
         more = {"logprobs": None, "finish_reason": None}
         return self._chunk([{"index": index, "text": delta.text, **more}])
 
-    def write_end(self, deltas: Sequence[Piece]) -> bytes:
+    def write_end(self, deltas: Sequence[Delta]) -> bytes:
         """Return the final chunks: the unsent text and end of each choice, then the usage."""
         out, reply = b"", self._reply
         for i, (choice, rest) in enumerate(zip(reply.calls, deltas, strict=True)):
@@ -169,7 +169,7 @@ class _ChunkWriter(Writer):
         return out + DONE
 
     def _chunk(self, choices: list[JSON], **more: JSON) -> bytes:
-        return event({**heading(self._reply, "text_completion"), "choices": choices, **more})
+        return event({**base_fields(self._reply, "text_completion"), "choices": choices, **more})
 
 
 COMPLETIONS = Dialect(

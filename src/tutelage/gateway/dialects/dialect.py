@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tutelage.gateway.completions import KeptAnswers, PendingCompletion
+from tutelage.gateway.completions import AnswerCache, PendingCompletion
 from tutelage.gateway.dialects.reading import RequestReader
 from tutelage.gateway.reply import Writer
 from tutelage.gateway.request import ChatRequest
@@ -38,7 +38,7 @@ class Dialect:
     """The request field that has the prompt."""
     request: type[RequestReader]
     """The pydantic model of the API's requests."""
-    read: Callable[[JSON, Sampling, KeptAnswers], ChatRequest]
+    read: Callable[[JSON, Sampling, AnswerCache], ChatRequest]
     """Parses a request, given the values of omitted sampling fields and the attempt's answers that
     the request may continue. Raises `ApiError`.
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from pydantic_core import ErrorDetails
 
-from tutelage.gateway.errors import ApiError, invalid
+from tutelage.gateway.errors import ApiError, bad_request
 from tutelage.types import JSON
 
 _CODES = {
@@ -34,14 +34,14 @@ _KINDS: dict[str, str] = {
 """Types of message parts that only multimodal models can read."""
 
 
-def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
+def to_api_error(error: ErrorDetails, data: Any, path: str) -> ApiError:
     """Convert a pydantic error in the data at `path` to a 400 response."""
     value: Any = error["input"]
     name = error.get("ctx", {}).get("name")
     for part in (*_error_path(error, data), *(() if name is None else (name,))):
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     if error["type"] in ("missing", "union_tag_not_found"):
-        return missing(path)
+        return missing_field(path)
     reason = _WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
     if error["type"] == "union_tag_invalid":
         reason = f"Input should be one of {error.get('ctx', {})['expected_tags']}"
@@ -52,7 +52,7 @@ def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
         reason = "Input should be an integer of at most 64 bits"
     reason += _HINTS.get((path, error["type"]), "")
     code = _CODES.get(error["type"], None if name is None else error["type"])
-    return invalid(
+    return bad_request(
         f"`{path}` = {format_value(value if name is None else value[name])}: {reason}", path, code
     )
 
@@ -82,9 +82,9 @@ def _error_path(error: ErrorDetails, data: Any) -> Iterator[str | int]:
         yield "type"
 
 
-def missing(path: str) -> ApiError:
+def missing_field(path: str) -> ApiError:
     """Return a 400 error for a missing request field."""
-    return invalid(f"`{path}` is missing", path, _CODES["missing"])
+    return bad_request(f"`{path}` is missing", path, _CODES["missing"])
 
 
 def format_value(value: Any) -> str:

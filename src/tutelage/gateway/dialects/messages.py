@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 from pydantic import BeforeValidator, Field, StrictInt, StrictStr
 
 from tutelage.bounded import parse_arguments
-from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
+from tutelage.gateway.completions import AnswerCache, Delta, PendingCompletion
 from tutelage.gateway.dialects.blocks import BlockWriter, TurnBlock, turn_blocks
 from tutelage.gateway.dialects.dialect import Dialect
 from tutelage.gateway.dialects.field_errors import format_value
@@ -38,10 +38,10 @@ from tutelage.gateway.dialects.reading import (
     RequestReader,
     Stop,
     call_fields,
-    read,
     reply_schema,
+    validate,
 )
-from tutelage.gateway.errors import ApiError, invalid
+from tutelage.gateway.errors import ApiError, bad_request
 from tutelage.gateway.reply import event, finish_reason, stop_sequence
 from tutelage.gateway.request import ChatRequest
 from tutelage.replies import ThoughtStream
@@ -145,9 +145,9 @@ class _Request(RequestReader):
     max_tokens: StrictInt | None = Field(None, ge=1)
 
     @classmethod
-    def unused(cls, values: JSON) -> JSON:
+    def unused_fields(cls, values: JSON) -> JSON:
         """Return the ignored request fields, including those of `output_config` except `format`."""
-        fields, output = super().unused(values), values.get("output_config") or {}
+        fields, output = super().unused_fields(values), values.get("output_config") or {}
         rest = {name: output[name] for name in output if name != "format"}
         return {**fields, "output_config": rest} if rest else fields
 
@@ -155,12 +155,12 @@ class _Request(RequestReader):
 # ---------------------------------------------------------------- reading
 
 
-def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
+def _parse(body: JSON, defaults: Sampling, cache: AnswerCache) -> ChatRequest:
     """Parse a Messages request. Raises `ApiError`, also for a prefilled assistant turn."""
     request = _parse_request(body, defaults)
     if request.messages[-1].role == "assistant":
         path = f"messages[{len(body['messages']) - 1}]"
-        raise invalid(
+        raise bad_request(
             f"`{path}` has the role assistant: this model does not support assistant message "
             "prefill. The conversation must end with a user message",
             path,
@@ -171,11 +171,11 @@ def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
 def _count_tokens(path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
     """Count a request's prompt tokens; the conversation may end with an assistant turn."""
     parse = partial(_parse_request, body, attempt.sampling)
-    return {"input_tokens": attempt.count(body.get("model"), parse)}
+    return {"input_tokens": attempt.count_tokens(body.get("model"), parse)}
 
 
 def _parse_request(body: JSON, defaults: Sampling) -> ChatRequest:
-    request, choice = read(_Request, body), body.get("tool_choice") or {}
+    request, choice = validate(_Request, body), body.get("tool_choice") or {}
     request.parallel_tool_calls &= not choice.get("disable_parallel_tool_use")
     request.stop += request.stop_sequences
     thinking, prompt = request.thinking, "\n\n".join(block.text for block in request.system)
@@ -206,7 +206,7 @@ def _parse_messages(turns: Sequence[_Turn]) -> Iterator[Message]:
             yield Message("system", _join(blocks, path), extra=fields | _content_parts(blocks))
         elif not blocks:
             empty = f"{path}.content"
-            raise invalid(f"`{empty}` is empty: at least one block is required", empty)
+            raise bad_request(f"`{empty}` is empty: at least one block is required", empty)
         else:
             for j, block in enumerate(blocks):
                 if isinstance(block, _ToolResult):
@@ -244,7 +244,7 @@ def _join(blocks: Sequence[_Block], path: str, types: Sequence[str] = ("text",))
     for block in blocks:
         if block.type not in types:
             text = f"`{path}` has a block {format_value(block.type)}, which its role does not allow"
-            raise invalid(text, path)
+            raise bad_request(text, path)
     return "".join(block.text for block in blocks if isinstance(block, _Text))
 
 
@@ -330,8 +330,8 @@ def _write_reply(reply: PendingCompletion) -> JSON:
         if block.kind != "text":
             blocks.append(block)
             continue
-        thought, text = stream.feed(block.text, last=True)
-        if stream.shown:
+        thought, text = stream.feed(block.text, final=True)
+        if stream.visible:
             blocks.append(TurnBlock("thought", thought))
         blocks += [TurnBlock("text", text)] if text else []
     content = [_write_block(block, stream, reply) for block in blocks]
@@ -345,29 +345,29 @@ class _EventWriter(BlockWriter):
         super().__init__(reply)
         self._thoughts, self._begun = reply.thought_stream(), False
 
-    def text(self, index: int, delta: Piece) -> bytes:
+    def write(self, index: int, delta: Delta) -> bytes:
         """Return the events for a text or thinking delta."""
         if delta.thought:
             return self._begin() + self.add("thought", delta.text, source=delta.thought)
         return self._begin() + self._add_parts(*self._thoughts.feed(delta.text))
 
-    def write_end(self, deltas: Sequence[Piece]) -> bytes:
+    def write_end(self, deltas: Sequence[Delta]) -> bytes:
         """Return the final events: the unsent text, the tool uses and the end of the message."""
         reply, choice = self._reply, self._reply.calls[0]
-        rest = self._thoughts.feed(deltas[0].text, last=True)
+        rest = self._thoughts.feed(deltas[0].text, final=True)
         turn = turn_blocks(reply, choice)
         out = self._begin()
         if turn and turn[0].kind == "thought" and not self.blocks:
             out += self.add("thought", turn[0].text, source=turn[0].source)
         out += self._add_parts(*rest)
-        out += self.add_rest(Piece(""), [block for block in turn if block.kind == "call"])
+        out += self.add_remaining(Delta(""), [block for block in turn if block.kind == "call"])
         end = {"type": "message_delta", "delta": _stop_info(reply, choice), "usage": _usage(reply)}
         out += event(end, "message_delta")
         return out + event({"type": "message_stop"}, "message_stop")
 
     def write_error(self, error: ApiError) -> bytes:
         """Return the last event of a failed stream."""
-        return event(error.anthropics_body(), "error")
+        return event(error.anthropic_body(), "error")
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
         """Return the event that starts a content block."""
@@ -410,7 +410,7 @@ class _EventWriter(BlockWriter):
 
         An empty thought gets a block too, so that it can be restored.
         """
-        empty = not (thought or self.blocks) and self._thoughts.ended
+        empty = not (thought or self.blocks) and self._thoughts.complete
         out = self.add("thought", thought) if thought or empty else b""
         return out + (self.add("text", text) if text else b"")
 

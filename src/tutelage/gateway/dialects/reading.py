@@ -38,8 +38,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tutelage.bounded import parse_json
-from tutelage.gateway.dialects.field_errors import missing, refusal
-from tutelage.gateway.errors import invalid
+from tutelage.gateway.dialects.field_errors import missing_field, to_api_error
+from tutelage.gateway.errors import bad_request
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Constraint, Message, Sampling, ToolSpec
 
@@ -88,7 +88,7 @@ class MessageObject(RequestObject):
     model_config = ConfigDict(extra="allow")
 
 
-def read(model: type[T], data: Any, path: str = "") -> T:
+def validate(model: type[T], data: Any, path: str = "") -> T:
     """Validate the object at a path of the request. An empty path means the whole request.
 
     Raises `ApiError` that names the first invalid field.
@@ -96,7 +96,7 @@ def read(model: type[T], data: Any, path: str = "") -> T:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise refusal(error.errors(include_url=False)[0], data, path) from None
+        raise to_api_error(error.errors(include_url=False)[0], data, path) from None
 
 
 # ---------------------------------------------------------------- values
@@ -198,7 +198,7 @@ class RequestReader(RequestObject):
         return [t for t in each if not isinstance(t, dict) or t.get("type", kind) == kind]
 
     @classmethod
-    def unused(cls, values: JSON) -> JSON:
+    def unused_fields(cls, values: JSON) -> JSON:
         """Return the ignored request fields, including unsupported tools, for the record."""
         names = {field.alias or name for name, field in cls.model_fields.items()}
         unknown, kind = values.keys() - names - cls.refused.keys(), cls.tool_type
@@ -232,13 +232,13 @@ class RequestReader(RequestObject):
         names = [each.name for each in functions]
         if len(set(names)) != len(names):
             duplicate = next(n for n in names if names.count(n) > 1)
-            raise invalid(f"duplicate tool name in `tools`: {duplicate!r}", "tools")
+            raise bad_request(f"duplicate tool name in `tools`: {duplicate!r}", "tools")
         choice, parallel, constraint = self.tool_choice, self.parallel_tool_calls, None
         if choice == "required" and not names:
-            raise invalid("`tool_choice` 'required' needs `tools`", "tool_choice")
+            raise bad_request("`tool_choice` 'required' needs `tools`", "tool_choice")
         if choice not in ("auto", "none", "required", *names):
             message = f"`tool_choice` names {choice!r}, which is not in `tools`"
-            raise invalid(message, "tool_choice")
+            raise bad_request(message, "tool_choice")
         forced = choice == "none" or (names and not (choice == "auto" and parallel))
         if forced or schema is not None:
             constraint = Constraint(choice, parallel, schema)
@@ -270,15 +270,15 @@ class ChoicesReader(RequestReader):
     stream_options: StreamOptions | None = None
     return_token_ids: StrictBool = False
 
-    def choices(self, prompt_logprobs: int | None) -> JSON:
+    def choice_fields(self, prompt_logprobs: int | None) -> JSON:
         """Return these request fields as arguments of `ChatRequest`. Raises `ApiError`.
 
         `prompt_logprobs` is the number of alternatives per prompt token.
         """
         if self.stream_options is not None and not self.stream:
-            raise invalid("`stream_options` requires `stream`: true", "stream_options")
+            raise bad_request("`stream_options` requires `stream`: true", "stream_options")
         if prompt_logprobs is not None and self.stream:
-            raise invalid("log-probabilities of a prompt cannot be streamed", "stream")
+            raise bad_request("log-probabilities of a prompt cannot be streamed", "stream")
         return {
             "n": self.n,
             "include_usage": self.stream_options is not None and self.stream_options.include_usage,
@@ -308,7 +308,7 @@ def reply_schema(format: ReplyFormat | None, path: str) -> JSON | None:
     if format is None or format.type == "text":
         return None
     if format.type == "json_schema" and format.definition is None:
-        raise missing(path)
+        raise missing_field(path)
     return format.definition if format.type == "json_schema" else {"type": "object"}
 
 

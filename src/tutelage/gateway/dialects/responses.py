@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
-from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
-from tutelage.gateway.dialects.blocks import BlockWriter, TurnBlock, cut_block, turn_blocks
+from tutelage.gateway.completions import AnswerCache, Delta, PendingCompletion
+from tutelage.gateway.dialects.blocks import BlockWriter, TurnBlock, truncated_block, turn_blocks
 from tutelage.gateway.dialects.dialect import Dialect
-from tutelage.gateway.dialects.field_errors import missing
+from tutelage.gateway.dialects.field_errors import missing_field
 from tutelage.gateway.dialects.reading import (
     CALL_FIELDS,
     MAX_MESSAGES,
@@ -33,12 +33,12 @@ from tutelage.gateway.dialects.reading import (
     RequestReader,
     TopLogprobs,
     call_fields,
-    read,
     read_parts,
     reply_schema,
+    validate,
 )
-from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.reply import DONE, cut_reason, event
+from tutelage.gateway.errors import ApiError, bad_request
+from tutelage.gateway.reply import DONE, event, truncation_reason
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, THOUGHTS, Message, Sampling, ToolCall
 
@@ -98,11 +98,11 @@ class _Request(RequestReader):
     include: list[StrictStr] = Field(default_factory=list[str])
 
 
-def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
+def _parse(body: JSON, defaults: Sampling, cache: AnswerCache) -> ChatRequest:
     """Parse a Responses request. Raises `ApiError`."""
-    request = read(_Request, body)
+    request = validate(_Request, body)
     if request.top_logprobs and _LOGPROBS not in request.include:
-        raise invalid(f"`top_logprobs` requires `include`: [{_LOGPROBS!r}]", "top_logprobs")
+        raise bad_request(f"`top_logprobs` requires `include`: [{_LOGPROBS!r}]", "top_logprobs")
     history: tuple[Message, ...] = ()
     if (previous := request.previous_response_id) is not None:
         at = ("previous_response_id", "previous_response_not_found")
@@ -110,7 +110,7 @@ def _parse(body: JSON, defaults: Sampling, cache: KeptAnswers) -> ChatRequest:
         history = (*(previous_reply.request.conversation or ()), previous_reply.calls[0].reply)
     conversation = (*history, *_parse_items(request.input, cache))
     if not conversation:
-        raise invalid("`input` must not be empty", "input")
+        raise bad_request("`input` must not be empty", "input")
     echo = {n: default if body.get(n) is None else body[n] for n, default in _ECHOED.items()}
     if isinstance(echo["tool_choice"], dict):
         echo["tool_choice"] = {"type": "function", "name": request.tool_choice}
@@ -139,7 +139,7 @@ def _count_tokens(path: Mapping[str, str], body: JSON, attempt: AttemptSession) 
     """Count a request's prompt tokens; the request may omit the model."""
     body = body if body.get("model") else {**body, "model": attempt.models()[0]}
     parse = partial(_parse, body, attempt.sampling, attempt.ledger)
-    tokens = attempt.count(body["model"], parse)
+    tokens = attempt.count_tokens(body["model"], parse)
     return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
@@ -160,10 +160,10 @@ def _list_input_items(path: Mapping[str, str], query: JSON, attempt: AttemptSess
 
 
 def _find_response(
-    cache: KeptAnswers, response_id: str, param: str | None = None, code: str | None = None
+    cache: AnswerCache, response_id: str, param: str | None = None, code: str | None = None
 ) -> PendingCompletion:
     """Return the finished response with the given id. Raises `ApiError` if it is not cached."""
-    answer = cache.answer(response_id)
+    answer = cache.get_finished(response_id)
     if answer is None or answer.request.conversation is None:
         message = (
             f"response {response_id!r} not found in this attempt; it may have been created with "
@@ -173,10 +173,10 @@ def _find_response(
     return answer
 
 
-def _find_item(cache: KeptAnswers, item_id: str) -> JSON | None:
+def _find_item(cache: AnswerCache, item_id: str) -> JSON | None:
     """Return the input or output item with the given id from the cached responses, or None."""
     for response_id in reversed(cache):
-        reply = cache.answer(response_id)
+        reply = cache.get_finished(response_id)
         if reply is not None and reply.request.conversation is not None:
             for item in (*_input_items(reply), *_write_reply(reply)["output"]):
                 if item["id"] == item_id:
@@ -234,7 +234,7 @@ class _Thought(MessageObject):
     encrypted_content: Any = None
 
 
-def _parse_items(items: Iterable[Any], cache: KeptAnswers) -> tuple[Message, ...]:
+def _parse_items(items: Iterable[Any], cache: AnswerCache) -> tuple[Message, ...]:
     """Convert input items to messages.
 
     A thought, a message and the calls beside it form one assistant turn.
@@ -243,16 +243,16 @@ def _parse_items(items: Iterable[Any], cache: KeptAnswers) -> tuple[Message, ...
     thought: JSON = {}
     for i, item in enumerate(items):
         path = f"input[{i}]"
-        head = read(_Item, item, path)
+        head = validate(_Item, item, path)
         if head.type == "item_reference":
             item = _find_item(cache, head.id or "")
             if item is None:
                 message = f"item {head.id!r} not found in this attempt"
                 raise ApiError(404, message, param=f"{path}.id")
-            head = read(_Item, item, path)
+            head = validate(_Item, item, path)
         if head.type == "reasoning":
             # Upstream servers may use a returned thought; templates here do not.
-            reasoning = read(_Thought, item, path)
+            reasoning = validate(_Thought, item, path)
             name = reasoning.encrypted_content
             name = name if name in THOUGHTS else THOUGHTS[0]
             text = "".join(str(part.get("text") or "") for part in reasoning.content)
@@ -274,21 +274,21 @@ def _parse_items(items: Iterable[Any], cache: KeptAnswers) -> tuple[Message, ...
 def _parse_item(kind: str | None, item: Any, path: str) -> Message:
     """Convert an input item to a message, or to a part of an assistant turn."""
     if kind in ("custom_tool_call", "custom_tool_call_output"):
-        raise invalid(f"`{path}` calls a custom tool, which this model does not support", path)
+        raise bad_request(f"`{path}` calls a custom tool, which this model does not support", path)
     if kind == "function_call":
-        parsed = read(_FunctionCall, item, path)
+        parsed = validate(_FunctionCall, item, path)
         call = ToolCall(parsed.call_id, parsed.name, parsed.arguments)
         fields = {k: v for k, v in (parsed.model_extra or {}).items() if k != "type"}
         return Message("assistant", None, (call,), extra=call_fields([(parsed.call_id, fields)]))
     if kind == "function_call_output":
-        result = read(_CallOutput, item, path)
+        result = validate(_CallOutput, item, path)
         extra_fields = {k: v for k, v in (result.model_extra or {}).items() if k != "type"}
         extra_fields |= read_parts(item, "output")
         return Message("tool", result.output or "", tool_call_id=result.call_id, extra=extra_fields)
-    message = read(_Message, item, path)
+    message = validate(_Message, item, path)
     extra = (message.model_extra or {}) | read_parts(item, "content")
     if message.content is None and message.role != "assistant":
-        raise missing(f"{path}.content")
+        raise missing_field(f"{path}.content")
     if message.role != "developer":
         return Message(message.role, message.content or "", extra=extra)
     # Chat templates have no developer role.
@@ -319,7 +319,7 @@ def _output_blocks(reply: PendingCompletion) -> list[TurnBlock]:
 
 def _complete_response(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> JSON:
     """Return the finished response object, with one output item per block."""
-    reason, cut = cut_reason(reply.calls[0]), cut_block(reply, blocks)
+    reason, cut = truncation_reason(reply.calls[0]), truncated_block(reply, blocks)
     prompt, completion = reply.usage
     return {
         **_response_object(reply, "incomplete" if reason else "completed"),
@@ -401,14 +401,14 @@ class _EventWriter(BlockWriter):
 
     _number = 0
 
-    def text(self, index: int, delta: Piece) -> bytes:
+    def write(self, index: int, delta: Delta) -> bytes:
         """Return the events for a text or thinking delta."""
         kind = "thought" if delta.thought else "text"
         return self._begin() + self.add(kind, delta.text, source=delta.thought)
 
-    def write_end(self, deltas: Sequence[Piece]) -> bytes:
+    def write_end(self, deltas: Sequence[Delta]) -> bytes:
         """Return the final events: the remaining items and the complete response."""
-        out = self._begin() + self.add_rest(deltas[0], _output_blocks(self._reply))
+        out = self._begin() + self.add_remaining(deltas[0], _output_blocks(self._reply))
         final = _complete_response(self._reply, self.blocks)
         kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
         return out + self._encode((kind, {"response": final})) + DONE
@@ -440,7 +440,7 @@ class _EventWriter(BlockWriter):
 
     def end(self, index: int, block: TurnBlock) -> bytes:
         """Return the events that end an output item."""
-        cut = cut_block(self._reply, self.blocks)
+        cut = truncated_block(self._reply, self.blocks)
         item = _item(self._reply, block, "incomplete" if block is cut else "completed")
         position = self._position(index, block)
         done = ("response.output_item.done", {"output_index": index, "item": item})

@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import fmean
 
 from tutelage.config.fields import Count, RunSettings
-from tutelage.errors import ConfigError, DataError, EngineError, TutelageError, counted
-from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph_of
+from tutelage.errors import ConfigError, DataError, EngineError, TutelageError, pluralize
+from tutelage.orchestration.data.synthetic import builtin_graph, generate, to_graph
 from tutelage.orchestration.data.workflows import read_workflows
 from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.execution.record import Execution
@@ -27,7 +27,7 @@ from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import describe_pool
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.runs import lifecycle
-from tutelage.runs.folder import create, place_of
+from tutelage.runs.folder import create, run_path
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
@@ -68,10 +68,10 @@ async def collect(
     while chunk := list(islice(waiting, CHUNK)):
         done = await asyncio.gather(*(execute(number, plan) for number, plan in chunk))
         executions = [each for each in done if isinstance(each, Execution)]
-        errors = [error for each in executions if (error := each.unserved) is not None]
+        errors = [error for each in executions if (error := each.server_error) is not None]
         if errors and len(errors) == len(executions):
             raise EngineError(
-                f"no worker server answered in {counted(len(errors), 'execution')}; first error: "
+                f"no worker server answered in {pluralize(len(errors), 'execution')}; first error: "
                 f"{errors[0].message}. Executions without an answer are not logged"
             )
         gathered += done
@@ -92,7 +92,7 @@ async def collect(
     return {
         "executions": len(executions),
         "succeeded": sum(each.success for each in executions),
-        "lost": sum(each.unserved is not None for each in executions),
+        "lost": sum(each.server_error is not None for each in executions),
         "refused": len(gathered) - len(executions),
         "cost": math.fsum(each.total_cost for each in executions),
         "mean_latency": fmean(each.total_latency_ms / 1000.0 for each in executions),
@@ -119,7 +119,7 @@ class CollectConfig(WorkConfig, RunSettings):
 def run_collection(
     config: CollectConfig,
     *,
-    note: Callable[[str], None],
+    on_start: Callable[[str], None],
     on_done: Callable[[Execution | TutelageError], None] | None = None,
 ) -> tuple[JSON, Path, Path]:
     """Collect executions in a run folder; return the totals, the log file and the folder.
@@ -134,13 +134,13 @@ def run_collection(
     if config.tasks is not None:
         workflows = read_workflows(config.tasks, catalog)[:count]
     else:
-        graph = builtin_graph() if catalog is None else graph_of(catalog)
+        graph = builtin_graph() if catalog is None else to_graph(catalog)
         workflows = generate(graph, count, SeedTree(config.seed).child("collect"))
     plans = [workflow.plan for workflow in workflows]
     system = config.make_system(pool, catalog, plans)
     logger = ExecutionLogger(config.output_dir, workers=pool.workers)
-    note(f"workers: {describe_pool(pool)}")
-    note("plans: those that the instructions were made from")
+    on_start(f"workers: {describe_pool(pool)}")
+    on_start("plans: those that the instructions were made from")
     done: list[JSON] = []
 
     async def execute_plans() -> JSON:
@@ -152,10 +152,10 @@ def run_collection(
     def work(run: Run) -> JSON:
         system.recorder = ExecutionRecorder(run.writer, run.id, label=RECIPE)
         logger.run_id = run.id
-        done.append(run_virtual(execute_plans(), jumps=pool.mock))
+        done.append(run_virtual(execute_plans(), virtual=pool.mock))
         run.log({"phase": RECIPE, "step": 0, **done[0]})
         return {"status": "succeeded", **done[0], "log": str(logger.path)}
 
-    folder = create(place_of(config.output, RECIPE))
+    folder = create(run_path(config.output, RECIPE))
     lifecycle.start(ExecutionRun(config, work, recipe=RECIPE), folder, Progress())
     return done[0], logger.path, folder.path

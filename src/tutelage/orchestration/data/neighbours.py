@@ -33,7 +33,7 @@ BATCH = 256
 _WORD = re.compile(r"[a-z]+|\d|[^\sa-z\d]")
 
 
-def hashed(text: str) -> NDArray[np.int64]:
+def hash_text(text: str) -> NDArray[np.int64]:
     """Hash a text to sorted feature ids of its words, pairs of words, and length class."""
     words = _WORD.findall(text.lower())[:MOST_WORDS]
     pairs = [f"{a}_{b}" for a, b in pairwise(words)]
@@ -62,9 +62,9 @@ class NearestTexts:
         self._width = len(used)
 
     @staticmethod
-    def of(texts: Sequence[str]) -> NearestTexts:
+    def build(texts: Sequence[str]) -> NearestTexts:
         """Build an index of texts."""
-        return NearestTexts([hashed(text) for text in texts])
+        return NearestTexts([hash_text(text) for text in texts])
 
     def __len__(self) -> int:
         return len(self.features)
@@ -85,8 +85,8 @@ class NearestTexts:
             check_invariants=False,
         )
 
-    def nearest(
-        self, queries: Sequence[NDArray[np.int64]], k: int, *, own: NDArray[np.int64] | None = None
+    def find_nearest(
+        self, queries: Sequence[NDArray[np.int64]], k: int, *, skip: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices and cosines of the k nearest indexed texts, both [B, K], nearest first.
 
@@ -94,7 +94,7 @@ class NearestTexts:
         """
         import torch
 
-        k = min(k, len(self) - (own is not None))
+        k = min(k, len(self) - (skip is not None))
         places = np.empty((len(queries), k), dtype=np.int64)
         cosines = np.empty((len(queries), k))
         for start in range(0, len(queries), BATCH):
@@ -106,8 +106,8 @@ class NearestTexts:
                 values = torch.from_numpy(self._values(row)[seen].astype(np.float32))
                 dense_FB[torch.from_numpy(columns[seen]), b] = values
             similar_BN = (self._matrix @ dense_FB).T.contiguous()
-            if own is not None:
-                mine = torch.from_numpy(own[start : start + BATCH])
+            if skip is not None:
+                mine = torch.from_numpy(skip[start : start + BATCH])
                 similar_BN[torch.arange(len(batch)), mine] = -1.0
             top = similar_BN.topk(k, dim=1)
             places[start : start + len(batch)] = top.indices.numpy()

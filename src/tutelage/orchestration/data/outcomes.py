@@ -251,7 +251,7 @@ def read_tables(
     return table, held
 
 
-def with_skills(table: OutcomeTable) -> list[Worker]:
+def estimate_skills(table: OutcomeTable) -> list[Worker]:
     """Return the workers. Missing `skills` are set to the accuracy in the table, by type."""
     kinds, known_QW = np.array(table.types), table.known_QW
     found: list[Worker] = []
@@ -292,7 +292,7 @@ def simulate_outcomes(
         )
         rows.append([])
         for worker in pool.workers:
-            if worker.can(*work.labels):
+            if worker.supports(*work.labels):
                 answer = pool.draw(worker, work)
                 numbers = (float(answer.correct or False), answer.cost, answer.seconds)
                 rows[-1].append((*numbers, float(answer.tokens_out)))

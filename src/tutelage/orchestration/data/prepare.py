@@ -12,11 +12,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tutelage.errors import DataError, counted
-from tutelage.files import write_new
+from tutelage.errors import DataError, pluralize
+from tutelage.files import write_files
 from tutelage.orchestration.data.rows import objects, read_rows
 from tutelage.orchestration.data.synthetic import builtin_graph
-from tutelage.orchestration.data.workflows import Workflow, catalog_of, workflow_of
+from tutelage.orchestration.data.workflows import Workflow, build_catalog, parse_workflow
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 
 _LOST = ("failed", "skipped", "cancelled")
@@ -52,7 +52,7 @@ def prepare(
                 failed += 1
                 continue
             try:
-                workflow = workflow_of(row, catalog)
+                workflow = parse_workflow(row, catalog)
             except DataError as error:
                 raise DataError(f"{str(path)!r}, row {index}: {error}") from error
             price = (-workflow.rewards.get("cost", 0.0), -workflow.rewards.get("latency", 0.0))
@@ -61,7 +61,7 @@ def prepare(
                 best[workflow.instruction] = (price, workflow)
     if not best:
         raise DataError(
-            f"0 of {counted(executions, 'execution')} succeeded, so there is nothing to train "
+            f"0 of {pluralize(executions, 'execution')} succeeded, so there is nothing to train "
             "on; collect more executions or use better workers"
         )
     workflows = [workflow for _, workflow in best.values()]
@@ -80,10 +80,10 @@ def write_training_set(
     workflows, counts = prepare(logs, known)
     if known is None:
         own, used = builtin_graph().catalog, {tool for w in workflows for tool in w.tools}
-        known = own if used <= set(own.names) else catalog_of(workflows)
+        known = own if used <= set(own.names) else build_catalog(workflows)
     tools = output.with_name(f"{output.stem}.catalog.json")
     examples = [workflow.to_row(known) for workflow in workflows]
     rows = {output: examples, tools: [tool.to_row() for tool in known.tools]}
     texts = {p: json.dumps(of, indent=1, ensure_ascii=False) + "\n" for p, of in rows.items()}
-    write_new(texts, "output file")
+    write_files(texts, "output file")
     return counts, tools

@@ -99,7 +99,7 @@ Whole = Annotated[int, BeforeValidator(_reject_bool)]
 """Integer; also accepted as a float without fraction or as a string."""
 
 
-def without_nulls(row: Any) -> Any:
+def drop_nulls(row: Any) -> Any:
     """Remove the fields with null values from a mapping. Other values are returned unchanged."""
     if not isinstance(row, Mapping):
         return row
@@ -111,7 +111,7 @@ class FileRecord(BaseModel):
     """Base class for objects in files. Unknown fields and null values are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
-    _said = model_validator(mode="before")(without_nulls)
+    _said = model_validator(mode="before")(drop_nulls)
 
 
 Read = TypeVar("Read")
@@ -133,7 +133,7 @@ def read_as(
         *above, last = found["loc"] or ("",)
         row = location.removesuffix(": it")  # location without a field
         inside = [part for part in (row if above else location, _format_path(above)) if part]
-        remedy = remedy_of(found)
+        remedy = find_remedy(found)
         if found["type"].startswith("missing"):
             message = f"{': '.join(inside) or 'the row'} has no {last!r}; give one"
         elif found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
@@ -159,7 +159,7 @@ _REMEDIES = {
 }
 
 
-def remedy_of(error: ErrorDetails) -> str:
+def find_remedy(error: ErrorDetails) -> str:
     """Return a message on how to fix a validation error."""
     context = error.get("ctx", {})
     if error["type"] == "value_error":

@@ -21,8 +21,8 @@ from importlib.resources import files
 from typing import Any, Literal, cast
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration.data.workflows import Workflow, sorted_workflow
-from tutelage.orchestration.plan.catalog import Catalog, tools_of
+from tutelage.orchestration.data.workflows import Workflow, sort_workflow
+from tutelage.orchestration.plan.catalog import Catalog, parse_tools
 from tutelage.seeds import SeedTree
 
 Shape = Literal["single", "chain", "dag"]
@@ -72,7 +72,7 @@ def builtin_graph() -> ToolGraph:
         (files("tutelage.orchestration.data") / "builtin_tools.json").read_text(encoding="utf-8")
     )
     rows = cast("list[dict[str, Any]]", data["nodes"])
-    catalog = Catalog(tools_of(rows))
+    catalog = Catalog(parse_tools(rows))
     return ToolGraph(
         catalog,
         {row["id"]: tuple(row["phrases"]) for row in rows},
@@ -83,7 +83,7 @@ def builtin_graph() -> ToolGraph:
     )
 
 
-def graph_of(catalog: Catalog) -> ToolGraph:
+def to_graph(catalog: Catalog) -> ToolGraph:
     """Build a tool graph for a catalog, with phrases from tool names and descriptions."""
     base = builtin_graph()
     phrases: dict[str, tuple[str, ...]] = {}
@@ -110,7 +110,7 @@ def generate(
 ) -> list[Workflow]:
     """Generate `count` workflows with distinct instructions and at most `max_nodes` nodes. Raises
     `ConfigError` if the graph has too few tools."""
-    made = distinct(graph, count, seeds, max_nodes, SHARES)
+    made = generate_distinct(graph, count, seeds, max_nodes, SHARES)
     if len(made) < count:
         raise ConfigError(
             f"the tool graph yields only {len(made)} distinct instructions, fewer than the "
@@ -129,10 +129,10 @@ def generate_plain(
     instructions.
     """
     plain = replace(graph, words={**graph.words, **PLAIN})
-    return distinct(plain, count, seeds, SHORT, shares)
+    return generate_distinct(plain, count, seeds, SHORT, shares)
 
 
-def distinct(
+def generate_distinct(
     graph: ToolGraph, count: int, seeds: SeedTree, max_nodes: int, shares: Mapping[Shape, float]
 ) -> list[Workflow]:
     """Generate up to `count` workflows with distinct instructions. A workflow is skipped after too
@@ -146,7 +146,7 @@ def distinct(
             size = (
                 1 if shape == "single" else draw.randint(min(low, max_nodes), max(low, max_nodes))
             )
-            workflow = worded(graph, draw, _sample(graph, draw, shape, min(size, max_nodes)))
+            workflow = make_workflow(graph, draw, _sample(graph, draw, shape, min(size, max_nodes)))
             if workflow.instruction not in made:
                 made[workflow.instruction] = workflow
                 break
@@ -196,7 +196,7 @@ def _sample(
     return nodes
 
 
-def worded(
+def make_workflow(
     graph: ToolGraph, rng: random.Random, nodes: Sequence[tuple[str, list[int]]]
 ) -> Workflow:
     """Create a workflow from nodes (tool, parents), with a generated instruction."""
@@ -243,7 +243,7 @@ def worded(
         text += " " + rng.choice(words["asides"])
     text = re.sub(r"\{(\w+)\}", lambda found: rng.choice(words["slots"][found[1]]), text).strip()
     workers = [graph.workers[tool] for tool, _ in nodes] if graph.workers else None
-    return sorted_workflow(
+    return sort_workflow(
         text[:1].upper() + text[1:], [t for t, _ in nodes], [p for _, p in nodes], workers=workers
     )
 

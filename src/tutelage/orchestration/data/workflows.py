@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, AliasPath, Field, TypeAdapter, model_validator
 
-from tutelage.errors import DataError, counted
+from tutelage.errors import DataError, pluralize
 from tutelage.orchestration.data.rows import (
     AsText,
     FileRecord,
@@ -26,7 +26,7 @@ from tutelage.orchestration.data.rows import (
     read_rows,
 )
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, check_plan
-from tutelage.orchestration.plan.dag import Node, Plan, dependencies_of
+from tutelage.orchestration.plan.dag import Node, Plan, parent_lists
 
 _TEXTS = 3
 """Maximum number of subtask descriptions that replace a missing tool description."""
@@ -72,7 +72,7 @@ class Workflow:
         return row
 
 
-def sorted_workflow(
+def sort_workflow(
     instruction: str,
     tools: Sequence[str],
     parents: Sequence[Iterable[int]],
@@ -99,7 +99,7 @@ def sorted_workflow(
     return Workflow(Plan(instruction, nodes), chosen, dict(rewards or {}), name)
 
 
-def catalog_of(workflows: Iterable[Workflow]) -> Catalog:
+def build_catalog(workflows: Iterable[Workflow]) -> Catalog:
     """Create a catalog of the tools in the workflows, sorted by name. A tool is described by the
     first subtasks that use it."""
     texts: dict[str, list[str]] = {}
@@ -115,7 +115,7 @@ def catalog_of(workflows: Iterable[Workflow]) -> Catalog:
 
 
 _NameOrNumber = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"\S")]
-_Matrix = Annotated[list[list[Any]], AfterValidator(dependencies_of)]
+_Matrix = Annotated[list[list[Any]], AfterValidator(parent_lists)]
 """Adjacency matrix, converted to the parents of each subtask."""
 
 
@@ -191,13 +191,13 @@ def read_workflows(path: str | Path, catalog: Catalog | None = None) -> list[Wor
     workflows: list[Workflow] = []
     for index, row in enumerate(read_rows(path)):
         try:
-            workflows.append(workflow_of(row, catalog))
+            workflows.append(parse_workflow(row, catalog))
         except DataError as error:
             raise DataError(f"{str(path)!r}, row {index}: {error}") from error
     return workflows
 
 
-def workflow_of(row: Mapping[str, Any], catalog: Catalog | None = None) -> Workflow:
+def parse_workflow(row: Mapping[str, Any], catalog: Catalog | None = None) -> Workflow:
     """Parse a row of a training set or log. Cost and latency of a log become negative rewards.
     Raises `DataError` with the invalid field."""
     if not row.keys() & {"targets", "planner_outputs"}:
@@ -229,11 +229,11 @@ def workflow_of(row: Mapping[str, Any], catalog: Catalog | None = None) -> Workf
         tool = str(named) if isinstance(named, str) else f"type {named}"
         if isinstance(named, int) and catalog is not None:
             if named >= len(catalog):
-                has = f"the catalog has {counted(len(catalog), 'tool')}, numbered from 0"
+                has = f"the catalog has {pluralize(len(catalog), 'tool')}, numbered from 0"
                 raise DataError(f"task_types[{index}] is {named}, but {has}")
             tool = catalog.names[named]
         tools.append(tool)
-    workflow = sorted_workflow(
+    workflow = sort_workflow(
         made.instruction, tools, plan.parents, workers, plan.subtasks, rewards, made.id
     )
     if catalog is not None:

@@ -47,7 +47,7 @@ class PlanScores:
         return {**values, "validity": self.validity, **raw}
 
     @staticmethod
-    def of(
+    def score(
         plans: Sequence[Plan],
         gold: Sequence[Workflow],
         raw_valid: Sequence[bool] | None = None,
@@ -68,7 +68,7 @@ class PlanScores:
             raw_validity=None if raw_valid is None else sum(raw_valid) / total,
         )
 
-    def gain(self, baseline: PlanScores, seeds: SeedTree) -> dict[str, Difference]:
+    def compare(self, baseline: PlanScores, seeds: SeedTree) -> dict[str, Difference]:
         """Compare each score with a baseline: mean difference with a paired bootstrap interval."""
         sides = {name: (getattr(baseline, name), getattr(self, name)) for name in SCORES}
         return {n: paired_bootstrap(*both, seeds.child(n).numpy()) for n, both in sides.items()}
@@ -88,7 +88,7 @@ def _f1(predicted: Counter[Any], expected: Counter[Any]) -> float:
     return 2 * (predicted & expected).total() / both if both else 1.0
 
 
-def copied_plans(
+def copy_plans(
     train: Sequence[Workflow], test: Sequence[Workflow], nearest: Sequence[int]
 ) -> list[Plan]:
     """Return the plans of the nearest-neighbour baseline: `train[nearest[i]]` for `test[i]`."""
@@ -104,14 +104,14 @@ def evaluate(
     """
     planned = model.plan_all([w.instruction for w in test])
     plans = [p.plan for p in planned]
-    scores = {"planner": PlanScores.of(plans, test, [p.raw_valid for p in planned])}
+    scores = {"planner": PlanScores.score(plans, test, [p.raw_valid for p in planned])}
     gains: dict[str, Any] = {}
     if train:
-        known = SparseRows.of([features(w.instruction) for w in train], model.idf)
+        known = SparseRows.make([features(w.instruction) for w in train], model.idf)
         similar = known.products([features(w.instruction) for w in test], model.idf)
         nearest = similar.topk(1, dim=1).indices[:, 0].tolist()
-        scores["nearest"] = PlanScores.of(copied_plans(train, test, nearest), test)
-        gained = scores["planner"].gain(scores["nearest"], seeds.child("nearest"))
+        scores["nearest"] = PlanScores.score(copy_plans(train, test, nearest), test)
+        gained = scores["planner"].compare(scores["nearest"], seeds.child("nearest"))
         gains["nearest"] = {name: asdict(gap) for name, gap in gained.items()}
     return {
         "workflows": len(test),

@@ -52,7 +52,7 @@ class ExecutionResult:
         return self.total_latency_ms
 
     @staticmethod
-    def read(result: ExecutionResult | Mapping[str, Any]) -> ExecutionResult:
+    def validate(result: ExecutionResult | Mapping[str, Any]) -> ExecutionResult:
         """Validate a result (an object, a dict of its fields, or a row of an execution log) and
         return it. Raises `RewardError` for an invalid value."""
         row: Any = result
@@ -134,7 +134,7 @@ def reward_parts(
     """
     if preset not in get_args(Preset):
         raise ConfigError(f"unknown reward preset {preset!r}; choose from {get_args(Preset)}")
-    result = ExecutionResult.read(result)
+    result = ExecutionResult.validate(result)
     if preset == "normalized" and references is None and not hasattr(result, "references"):
         raise ConfigError(
             "preset 'normalized' needs reference cost and latency, which this result does not "

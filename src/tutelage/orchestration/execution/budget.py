@@ -31,13 +31,13 @@ class Budget:
         self._changed = asyncio.Event()
 
     @property
-    def left(self) -> float | None:
+    def remaining(self) -> float | None:
         """Remaining amount: the limit minus spent and reserved amounts; None without a limit."""
         return None if self.limit is None else self.limit - self.spent - self.reserved
 
     def fits(self, bound: float) -> bool:
         """Return True if a request with this maximum cost fits the budget."""
-        return self.left is None or bound <= self.left + _SLACK
+        return self.remaining is None or bound <= self.remaining + _SLACK
 
     def reserve(self, bound: float) -> bool:
         """Reserve a maximum cost. Return False and reserve nothing if it exceeds the budget."""
@@ -56,6 +56,6 @@ class Budget:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def changed(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait until the next reservation is settled."""
         await self._changed.wait()

@@ -29,7 +29,7 @@ from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.evaluation.rewards import Preset
 from tutelage.orchestration.execution.executor import ExecutionLimits, ExecutorSettings
 from tutelage.orchestration.execution.permission import Permit
-from tutelage.orchestration.execution.pools.tools import ToolPool, described
+from tutelage.orchestration.execution.pools.tools import ToolPool, describe_tools
 from tutelage.orchestration.execution.stored import ExecutionLogger
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
@@ -45,8 +45,8 @@ from tutelage.tools.tool import DEFAULT_TIMEOUT, Tool
 from tutelage.types import JSON
 
 _ROUTERS: dict[str, Callable[[], Router]] = {
-    "cheapest": routing.cheapest,
-    "accurate": routing.most_accurate,
+    "cheapest": routing.cheapest_router,
+    "accurate": routing.accurate_router,
 }
 """Routers without parameters, by name."""
 
@@ -105,15 +105,15 @@ class ToolsConfig(PlanningConfig):
         servers = (f"mcp:{server.removeprefix('mcp:')}" for server in self.mcp)
         return resolve_tools((*self.tools, *servers))
 
-    def read_catalog_with(self, tools: Mapping[str, Tool]) -> Catalog | None:
+    def select_catalog(self, tools: Mapping[str, Tool]) -> Catalog | None:
         """Return a catalog of the given tools, or the configured catalog if there are no tools."""
         if not tools:
             return self.read_catalog()
         if self.catalog is not None:
             raise ConfigError("--catalog cannot be used with --tools or --mcp; remove one")
-        return Catalog(described(tools))
+        return Catalog(describe_tools(tools))
 
-    def make_pool_with(self, tools: Mapping[str, Tool], permit: Permit | None = None) -> WorkerPool:
+    def select_pool(self, tools: Mapping[str, Tool], permit: Permit | None = None) -> WorkerPool:
         """Return a pool of the given tools, or the worker pool if there are no tools."""
         if not tools:
             return self.make_pool()
@@ -164,7 +164,7 @@ class WorkConfig(PlanningConfig):
             workers = [worker.name for worker in pool.workers]
             if unknown := [worker for worker in order if worker not in workers]:
                 raise ConfigError(f"unknown worker {unknown[0]!r} in --router; use {workers!r}")
-            router = routing.cascade(order)
+            router = routing.cascade_router(order)
         elif Path(name).is_file():
             from tutelage.orchestration.routing.router import load_router
 
@@ -195,7 +195,7 @@ class WorkConfig(PlanningConfig):
         if not pool.mock and any(row.get("kind") == "known" for row in rows.values()):
             raise ConfigError(f"{str(path)!r}: the verifier 'known' requires --pool simulated")
         made = {kind: make_verifier(row, f"{path}: {kind!r}") for kind, row in rows.items()}
-        default = made.pop("default", Verifiers.of_pool(mock=pool.mock).default)
+        default = made.pop("default", Verifiers.make_default(mock=pool.mock).default)
         return Verifiers(default, made)
 
 

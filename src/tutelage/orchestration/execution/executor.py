@@ -24,7 +24,7 @@ from typing import Any, Literal, cast
 from pydantic import ConfigDict
 
 from tutelage.config.fields import Count, CountOrZero, NonNegative, Positive, Section
-from tutelage.errors import ConfigError, RewardError, TutelageError, counted
+from tutelage.errors import ConfigError, RewardError, TutelageError, pluralize
 from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.permission import Doubt
@@ -41,9 +41,9 @@ from tutelage.orchestration.execution.record import (
     NodeStep,
     Observer,
     PlanningObserver,
-    calls_json,
-    nodes_json,
-    steps_by_node,
+    calls_to_json,
+    group_steps,
+    nodes_to_json,
 )
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.worker_files import tool_kind
@@ -56,7 +56,7 @@ from tutelage.orchestration.execution.workers import (
     WorkerPool,
     capable_workers,
 )
-from tutelage.orchestration.plan.arguments import call_key, check_arguments, wrong_arguments
+from tutelage.orchestration.plan.arguments import call_key, check_arguments, find_errors
 from tutelage.orchestration.plan.catalog import Catalog, check_plan
 from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall, critical_path, levels
 from tutelage.orchestration.routing.contract import Choice, Router, RouteState
@@ -116,7 +116,7 @@ class Executor:
     ) -> None:
         """By default, the verifiers use the pool's ground truth or accept any non-empty answer."""
         self.pool, self.router, self.rest = pool, router, rest
-        self.verifiers = verifiers or Verifiers.of_pool(mock=pool.mock)
+        self.verifiers = verifiers or Verifiers.make_default(mock=pool.mock)
         self.settings = settings or ExecutorSettings()
         self.catalog = catalog
         self.load = [0] * len(pool.workers)
@@ -132,7 +132,7 @@ class Executor:
             self._by_worker = [asyncio.Semaphore(limit) for limit in limits]
         return self._by_worker[index], self._every
 
-    def work(
+    def make_subtask(
         self,
         plan: Plan,
         node: int,
@@ -155,7 +155,7 @@ class Executor:
         )
 
     def check(
-        self, plan: Plan, budget: Budget | None = None, *, begun: bool = False
+        self, plan: Plan, budget: Budget | None = None, *, started: bool = False
     ) -> References | None:
         """Validate a plan and raise the errors that `run` would raise before any cost. The
         arguments are not checked if the execution was started before, or if a planner can correct
@@ -165,9 +165,9 @@ class Executor:
         if self.catalog is not None:
             check_plan(plan, self.catalog)
         asks = self.rest and settings.max_replans and settings.on_failure != "fail_fast"
-        if tools and not begun and not asks:
+        if tools and not started and not asks:
             check_arguments(plan, tools)
-        works = [self.work(plan, k, {}) for k in range(len(plan.nodes))]
+        works = [self.make_subtask(plan, k, {}) for k in range(len(plan.nodes))]
         masks = [capable_workers(pool.workers, work) for work in works]
         table = [[pool.estimate(worker, work) for worker in pool.workers] for work in works]
         firsts = [
@@ -228,7 +228,7 @@ class _PlanRun:
         self.executor, self.state, self.budget = executor, state, budget
         self.settings, self.observers = executor.settings, observers
         self.tools: Mapping[str, Any] = getattr(executor.pool, "tools", {})
-        self.earlier = steps_by_node(step for _, step in sorted(state.steps.items()))
+        self.earlier = group_steps(step for _, step in sorted(state.steps.items()))
         """Steps of earlier processes, by node."""
         self.dispatched = 1 + max(state.steps, default=-1)
         self.ends: dict[int, float] = {}
@@ -308,7 +308,7 @@ class _PlanRun:
         """Check the plan and restore the state reached by earlier processes."""
         state, executor, begun = self.state, self.executor, self.state.begun
         planned = replace(state.plan, nodes=state.plan.nodes[: state.planned])
-        state.references = executor.check(planned, self.budget, begun=begun)
+        state.references = executor.check(planned, self.budget, started=begun)
         self.budget.spent += state.plan.cost + math.fsum(s.cost for s in state.steps.values())
         self._origin = asyncio.get_running_loop().time() - state.elapsed
         state.reason = state.unplanned = ""
@@ -323,7 +323,7 @@ class _PlanRun:
             "start",
             id=state.seeds.id("flow"),
             nodes=len(state.plan.nodes),
-            added=nodes_json(state.plan.nodes[state.planned :]),
+            added=nodes_to_json(state.plan.nodes[state.planned :]),
             references=against,
             pool=state.pool,
             workers=state.workers,
@@ -337,7 +337,7 @@ class _PlanRun:
     def _fail_invalid_nodes(self, start: int) -> None:
         """Mark nodes with invalid arguments as failed, from index `start` on, so that a planner can
         correct them."""
-        wrong = wrong_arguments(self.state.plan, self.tools, start) if self.tools else {}
+        wrong = find_errors(self.state.plan, self.tools, start) if self.tools else {}
         for node, reason in wrong.items():
             self._end_node(NodeResult(node, "failed", reason=reason))
 
@@ -348,7 +348,7 @@ class _PlanRun:
         for node in self._order:
             if node in ended or node in started or not ended.keys() >= {*self._parents[node]}:
                 continue
-            lost = any(not ended[parent].kept for parent in self._parents[node])
+            lost = any(not ended[parent].is_ok for parent in self._parents[node])
             if lost and self.settings.on_failure != "continue":
                 reason = "a node that it waits for has no output"
                 self._end_node(NodeResult(node, "skipped", reason=reason))
@@ -359,7 +359,7 @@ class _PlanRun:
     def _end_node(self, result: NodeResult, *, notify: bool = True) -> None:
         node = result.node
         self.state.nodes[node] = result
-        if result.kept and result.output is not None:
+        if result.is_ok and result.output is not None:
             self.outputs[node] = result.output
         # A node with invalid arguments ends before its parents.
         before = max((self.ends.get(k, 0.0) for k in self._parents[node]), default=0.0)
@@ -372,19 +372,19 @@ class _PlanRun:
     async def _replan(self) -> bool:
         """Request more nodes after failures if the settings allow it. Return True on success."""
         state, rest = self.state, self.executor.rest
-        lost = {k for k, n in state.nodes.items() if not n.kept} - state.abandoned
+        lost = {k for k, n in state.nodes.items() if not n.is_ok} - state.abandoned
         if rest is None or state.reason or not lost:
             return False
         if state.replans >= self.settings.max_replans:
             if state.replans:
-                plans = counted(state.replans, "further plan")
+                plans = pluralize(state.replans, "further plan")
                 state.unplanned = f"{plans} made, as many as --max-replans permits"
             return False
         count, nodes, made = len(state.plan.nodes), tuple[Node, ...](), dict[int, PlannerCall]()
 
         def record(request: int, call: PlannerCall) -> None:
             made[request] = call
-            self.emit("planning", request=request, call=calls_json((call,))[0])
+            self.emit("planning", request=request, call=calls_to_json((call,))[0])
 
         state.elapsed = self.now
         try:
@@ -396,10 +396,10 @@ class _PlanRun:
             state.unplanned = str(error)
         finally:
             calls, given_up = tuple(made.values()), sorted(lost) if nodes else []
-            state.grow(nodes, given_up, calls)
+            state.add_nodes(nodes, given_up, calls)
             self._update_order()
             self.emit(
-                "replan", nodes=nodes_json(nodes), abandoned=given_up, calls=calls_json(calls)
+                "replan", nodes=nodes_to_json(nodes), abandoned=given_up, calls=calls_to_json(calls)
             )
         self._fail_invalid_nodes(count)
         return bool(nodes)
@@ -410,7 +410,7 @@ class _NodeRun:
 
     def __init__(self, run: _PlanRun, node: int) -> None:
         self.run, self.node, self.pool, executor = run, node, run.executor.pool, run.executor
-        self.work = executor.work(
+        self.work = executor.make_subtask(
             run.state.plan,
             node,
             run.outputs,
@@ -434,7 +434,7 @@ class _NodeRun:
                 state = await self._make_route_state()
                 if state is None:
                     return self._finish("failed", reason=self._failure_reason("no worker is left"))
-                choice = state.checked(run.executor.router.choose(state))
+                choice = state.add_mask(run.executor.router.choose(state))
                 if choice.action == state.stop:
                     self._store_step(self._make_step("stop", choice))
                     words = "stopped by the router" if state.candidates else "no worker is left"
@@ -468,7 +468,7 @@ class _NodeRun:
             ]
             if any(fits) or not any(open_to) or budget.open == 0:
                 break
-            await budget.changed()  # other tries may release reservations
+            await budget.wait_for_change()  # other tries may release reservations
         self.blocked, answered = any(open_to) and not any(fits), self._find_answered_step()
         if not any(fits) and answered is None:
             return None
@@ -480,10 +480,10 @@ class _NodeRun:
             estimates=self.estimates,
             tries=tried,
             load=tuple(run.executor.load),
-            done={k: ended.kept for k, ended in run.state.nodes.items()},
+            done={k: ended.is_ok for k, ended in run.state.nodes.items()},
             ends=dict(run.ends),
             spent=budget.spent,
-            budget_left=budget.left,
+            budget_left=budget.remaining,
             elapsed=run.now,
             deadline_left=run.deadline_left,
             max_tries=settings.max_tries,
@@ -525,7 +525,7 @@ class _NodeRun:
         number = sum(len(before.requests) for before in (*self.steps, step))
         work = replace(self.work, attempt=number)
         # Arguments of a call with side effects, else None.
-        given = pool.with_side_effects(worker, work) if isinstance(pool, ToolPool) else None
+        given = pool.get_guarded_args(worker, work) if isinstance(pool, ToolPool) else None
         entered, begun = loop.time(), cast("float | None", None)
         answer: WorkerAnswer | None = None
         error = WorkerError("cancelled", "the request was given up")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tutelage.orchestration.plan.arguments import as_text, fill, member
-from tutelage.orchestration.plan.dag import Plan, references
+from tutelage.orchestration.plan.arguments import as_text, fill_references, get_member
+from tutelage.orchestration.plan.dag import Plan, find_references
 from tutelage.types import Message
 
 SYSTEM = (
@@ -26,7 +26,7 @@ def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
 
     def format_reference(match: re.Match[str]) -> str:
         # Text after the reference that is not a member of the output is kept as text.
-        value, left = member(outputs.get(int(match[1]), NOTHING), match[2])
+        value, left = get_member(outputs.get(int(match[1]), NOTHING), match[2])
         return f"{as_text(value)}{left}"
 
     node = plan.nodes[index]
@@ -35,9 +35,11 @@ def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
         lines.append(node.description)
     if node.arguments:
         lines += ["", "Arguments:"]
-        values = {name: fill(value, format_reference) for name, value in node.arguments.items()}
+        values = {
+            name: fill_references(value, format_reference) for name, value in node.arguments.items()
+        }
         lines += [f"- {name}: {as_text(value)}" for name, value in values.items()]
-    named = references(node.arguments)
+    named = find_references(node.arguments)
     if others := [parent for parent in node.parents if parent not in named]:
         lines += ["", "Inputs:"]
         lines += [f"- {plan.nodes[k].tool}: {outputs.get(k, NOTHING)}" for k in others]

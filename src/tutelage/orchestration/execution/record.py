@@ -106,7 +106,7 @@ class NodeStep:
         return {**fields, "cost": self.cost, "seconds": self.seconds, "requests": answers}
 
 
-def steps_by_node(steps: Iterable[NodeStep]) -> dict[int, list[NodeStep]]:
+def group_steps(steps: Iterable[NodeStep]) -> dict[int, list[NodeStep]]:
     """Group steps by node and keep their order."""
     by_node: dict[int, list[NodeStep]] = {}
     for step in steps:
@@ -131,7 +131,7 @@ class NodeResult:
     """Ground truth for the kept answer; None if the pool does not know it."""
 
     @property
-    def kept(self) -> bool:
+    def is_ok(self) -> bool:
         """True if child nodes can use the output."""
         return self.status in ("succeeded", "accepted")
 
@@ -177,13 +177,13 @@ class Execution(ExecutionResult):
         known = ((node, self.nodes[node].output) for node in sorted(leaves))
         return {node: output for node, output in known if output is not None}
 
-    def earned(self, preset: Preset = "normalized") -> Reward:
+    def compute_reward(self, preset: Preset = "normalized") -> Reward:
         """Return the reward and its parts."""
         parts = reward_parts(self, preset=preset)
         return Reward(sum(parts.values()), parts)
 
     @property
-    def unserved(self) -> WorkerError | None:
+    def server_error(self) -> WorkerError | None:
         """Error of the first node that failed because no server of a worker responded; None if
         there is no such node, or if the execution succeeded."""
         for node in () if self.success else self.nodes:
@@ -196,7 +196,7 @@ class Execution(ExecutionResult):
         return None
 
     @property
-    def rollout(self) -> str:
+    def rollout_id(self) -> str:
         """Identifier of the stored rollout."""
         return self.seeds.id("roll")
 
@@ -205,7 +205,7 @@ class Execution(ExecutionResult):
         """True if all kept outputs are correct, False if a node has no kept output; None if the
         pool has no ground truth. Nodes replaced by a later plan are ignored."""
         counted = [node for node in self.nodes if node.node not in self.abandoned]
-        if any(not node.kept for node in counted):
+        if any(not node.is_ok for node in counted):
             return False
         known = [node.correct for node in counted]
         return None if None in known else all(known)
@@ -218,12 +218,12 @@ _PLAN, _NODES = TypeAdapter(Plan), TypeAdapter(tuple[Node, ...])
 _CALLS = TypeAdapter(tuple[PlannerCall, ...])
 
 
-def calls_json(calls: Iterable[PlannerCall]) -> list[dict[str, Any]]:
+def calls_to_json(calls: Iterable[PlannerCall]) -> list[dict[str, Any]]:
     """Convert planner calls to JSON."""
     return _CALLS.dump_python(tuple(calls), mode="json")
 
 
-def nodes_json(nodes: Iterable[Node]) -> list[dict[str, Any]]:
+def nodes_to_json(nodes: Iterable[Node]) -> list[dict[str, Any]]:
     """Convert nodes to JSON."""
     return _NODES.dump_python(tuple(nodes), mode="json")
 
@@ -233,7 +233,7 @@ def read_nodes(rows: object) -> tuple[Node, ...]:
     return read_as(_NODES, rows, "added nodes")
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
+def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Convert a plan to JSON."""
     return _PLAN.dump_python(plan, mode="json", exclude=None if plan.calls else {"calls"})
 
@@ -276,7 +276,7 @@ class ExecutionState:
     def __post_init__(self) -> None:
         self.planned, self.planning = len(self.plan.nodes), self.plan.seconds
 
-    def grow(
+    def add_nodes(
         self, nodes: Sequence[Node], abandoned: Iterable[int], calls: Sequence[PlannerCall]
     ) -> None:
         """Add the nodes and planner calls of a later plan, and the nodes that it replaces."""
@@ -290,7 +290,7 @@ class ExecutionState:
         cost is the sum over all requests. The latency is the planning time plus the longest chain
         of nodes, without queueing."""
         plan, steps = self.plan, [self.steps[index] for index in sorted(self.steps)]
-        mine, nodes = steps_by_node(steps), list[NodeResult]()
+        mine, nodes = group_steps(steps), list[NodeResult]()
         for k in range(len(plan.nodes)):
             seconds = sum(step.seconds for step in mine.get(k, ()))
             cut = NodeResult(k, "cancelled", reason=self.reason or "cancelled", seconds=seconds)
@@ -323,7 +323,7 @@ _SAME = (
 """Fields copied from the state to the execution."""
 
 
-def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
+def replay_events(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
     """Compute the state of an execution from its events, the first of which contains the plan.
     Requests that were unfinished when a process ended are counted with their maximum cost. Raises
     `DataError` if an event is invalid."""
@@ -340,7 +340,7 @@ def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
                 state.workers = tuple(event["workers"])
                 state.references = event["references"] and References(*event["references"])
                 # Count the cost of a further plan that an earlier process did not receive.
-                state.grow((), (), read_as(_CALLS, list(planning.values()), "requests"))
+                state.add_nodes((), (), read_as(_CALLS, list(planning.values()), "requests"))
                 planning.clear()
             case "dispatch":
                 open_steps[event["step"]] = read_as(_STEP, event["begun"], "a step")
@@ -363,7 +363,7 @@ def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
                 planning[event["request"]] = event["call"]
             case "replan":
                 calls = read_as(_CALLS, event["calls"], "requests")
-                state.grow(read_nodes(event["nodes"]), event["abandoned"], calls)
+                state.add_nodes(read_nodes(event["nodes"]), event["abandoned"], calls)
                 planning.clear()
             case "end":
                 state.reason, state.unplanned = event["reason"], event["unplanned"]
@@ -372,7 +372,7 @@ def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
     for index, step in open_steps.items():
         _end_unfinished(step, sent.get(index), judged.get(index), state.elapsed)
         state.steps[index] = step
-    state.grow((), (), read_as(_CALLS, list(planning.values()), "requests"))
+    state.add_nodes((), (), read_as(_CALLS, list(planning.values()), "requests"))
     return state
 
 
@@ -410,7 +410,7 @@ class ExecutionJournal:
         the events belong to another plan and `StoreError` if the file is not a store."""
         self.store = store if isinstance(store, Store) else open_store(store)
         self._own, self._run_id, self._rollout = self.store is not store, run_id, seeds.id("roll")
-        first: Event = {"event": "plan", "seed": seeds.seed, "plan": plan_json(plan)}
+        first: Event = {"event": "plan", "seed": seeds.seed, "plan": plan_to_json(plan)}
         try:
             events = self.store.events(run_id, self._rollout)
             self._pending = [] if events else [first]
@@ -420,7 +420,7 @@ class ExecutionJournal:
                     f"{str(self.store.where)!r} already contains this execution with another plan; "
                     "use a separate name or file for each execution"
                 )
-            self.state = fold(events or [first], seeds)
+            self.state = replay_events(events or [first], seeds)
         except BaseException:
             self._close()
             raise

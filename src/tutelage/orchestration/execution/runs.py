@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 from tutelage.config.fields import RunSettings
 from tutelage.errors import RunError
 from tutelage.orchestration.execution.config import ExecutionConfig
-from tutelage.orchestration.execution.record import plan_json
+from tutelage.orchestration.execution.record import plan_to_json
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.runs.fingerprint import settings_sources
 from tutelage.runs.folder import RunFolder, write_json
@@ -77,7 +77,7 @@ class ExecutionRun(RunKind):
     def begin(self, folder: RunFolder) -> None:
         """Write the plan to the run folder if the run executes a single plan."""
         if self.plan is not None:
-            write_json(folder.path / PLAN, plan_json(self.plan))
+            write_json(folder.path / PLAN, plan_to_json(self.plan))
 
     def phases(self) -> Sequence[Phase]:
         """Return the single phase of the run, which executes the plans."""

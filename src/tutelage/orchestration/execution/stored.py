@@ -38,10 +38,10 @@ from tutelage.orchestration.evaluation.rewards import (
     Preset,
 )
 from tutelage.orchestration.execution.prompts import node_prompt, worker_messages
-from tutelage.orchestration.execution.record import Execution, NodeStep, steps_by_node
+from tutelage.orchestration.execution.record import Execution, NodeStep, group_steps
 from tutelage.orchestration.execution.workers import Worker
 from tutelage.orchestration.plan.dag import Plan, adjacency, is_valid_dag
-from tutelage.runs.signals import deferred_signals
+from tutelage.runs.signals import defer_signals
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter
 from tutelage.tracing import names
@@ -70,7 +70,7 @@ from tutelage.types import (
 # ---------------------------------------------------------------- rollouts
 
 
-def stored_rollout(
+def make_rollout(
     seeds: SeedTree,
     run_id: str,
     task: Task,
@@ -88,7 +88,7 @@ def stored_rollout(
     return Rollout(seeds.id("roll", run_id), run_id, task, mode, step, task.id, 0, (tried,), label)
 
 
-def stored_call(
+def make_call(
     call_id: str,
     agent: str,
     index: int,
@@ -118,27 +118,27 @@ class ExecutionRecorder:
         time in seconds."""
         failure = None
         if not execution.success:
-            lost = [node for node in execution.nodes if not node.kept]
+            lost = [node for node in execution.nodes if not node.is_ok]
             message = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
             late = execution.reason == DEADLINE
             cause = FailureCause.TIMEOUT if late else FailureCause.AGENT_ERROR
-            if execution.unserved is not None:
+            if execution.server_error is not None:
                 cause = FailureCause.ENGINE_ERROR
             failure = Failure(cause, message or "an answer was kept that no verifier passed")
         judged = failure is None or not failure.cause.infrastructure
-        rollout = stored_rollout(
+        rollout = make_rollout(
             execution.seeds,
             self.run_id,
             Task(execution.id, {"instruction": execution.plan.instruction}),
             self.label,
             calls=_make_calls(execution, sampling, start + plan),
             answer="\n\n".join(execution.answers.values()) or None,
-            reward=execution.earned(self.preset) if judged else None,
+            reward=execution.compute_reward(self.preset) if judged else None,
             failure=failure,
             seconds=execution.wall_seconds + plan,
             started=start,
         )
-        with deferred_signals():
+        with defer_signals():
             # Spans first: a collector joins the spans that exist when the rollout arrives.
             self.writer.submit_spans(self.run_id, _spans(execution, rollout, start, plan))
             self.writer.submit([rollout])
@@ -159,7 +159,7 @@ def _make_calls(execution: Execution, sampling: Sampling, origin: float) -> tupl
     Tool calls and requests without output are omitted."""
     outputs = {node.node: node.output for node in execution.nodes if node.output is not None}
     calls = [
-        stored_call(
+        make_call(
             _planner_call_id(execution, index),
             "planner",
             index,
@@ -182,7 +182,7 @@ def _make_calls(execution: Execution, sampling: Sampling, origin: float) -> tupl
         times = {"started": origin + step.started + step.queued + before}
         times["seconds"] = answer.seconds
         number, said = len(calls), answer.output
-        calls.append(stored_call(call_id, agent, number, messages, said, sampling, stop, **times))
+        calls.append(make_call(call_id, agent, number, messages, said, sampling, stop, **times))
     return tuple(calls)
 
 
@@ -240,7 +240,7 @@ def _spans(execution: Execution, rollout: Rollout, start: float, plan: float) ->
         events=tuple(asked),
         status="unset",
     )
-    spans, steps = [top, planned], steps_by_node(execution.steps)
+    spans, steps = [top, planned], group_steps(execution.steps)
     for node in execution.nodes:
         if node.status == "skipped":
             continue
@@ -252,7 +252,7 @@ def _spans(execution: Execution, rollout: Rollout, start: float, plan: float) ->
             names.NODE: node.node,
             names.NODE_STATUS: node.status,
             names.WORKER: node.worker,
-            names.ERROR_TYPE: None if node.kept else node.reason or node.status,
+            names.ERROR_TYPE: None if node.is_ok else node.reason or node.status,
             names.TOOL_ARGUMENTS: called[-1].arguments if called else None,
             names.TOOL_RESULT: called[-1].output if called else None,
             **shared,
@@ -273,7 +273,7 @@ def _spans(execution: Execution, rollout: Rollout, start: float, plan: float) ->
                 end_ns=max(started, ended) + node.node,
                 attributes={name: value for name, value in attributes.items() if value is not None},
                 events=decisions,
-                status="ok" if node.status == "succeeded" else "unset" if node.kept else "error",
+                status="ok" if node.status == "succeeded" else "unset" if node.is_ok else "error",
             )
         )
     return spans
@@ -342,7 +342,7 @@ class ExecutionLogger:
         """Append an execution to the log and return the line. The result can be a mapping of its
         fields. Raises `DataError` if the planner outputs contain no valid plan and `RewardError` if
         the result is invalid."""
-        result, clock = ExecutionResult.read(execution_result), self._clock()
+        result, clock = ExecutionResult.validate(execution_result), self._clock()
         own = result if isinstance(result, Execution) else None
         workers = self._workers or (() if own is None else own.workers)
         row: dict[str, Any] = {

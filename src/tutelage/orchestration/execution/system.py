@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration.arguments import check_given
+from tutelage.orchestration.arguments import check_type
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
@@ -29,7 +29,7 @@ from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import NoPlanError, Plan
-from tutelage.orchestration.routing.contract import Router, cheapest
+from tutelage.orchestration.routing.contract import Router, cheapest_router
 from tutelage.seeds import SeedTree
 from tutelage.store import Store
 from tutelage.types import Sampling
@@ -44,7 +44,7 @@ def execution_seeds(seed: int, name: str | int) -> SeedTree:
     return SeedTree(seed).child("orchestration").child(name)
 
 
-async def planned_within(deadline: float | None, plan: Awaitable[Plan]) -> Plan:
+async def wait_for_plan(deadline: float | None, plan: Awaitable[Plan]) -> Plan:
     """Wait for a plan for at most `deadline` seconds. Raises `NoPlanError` after the deadline."""
     try:
         async with asyncio.timeout(deadline):
@@ -85,7 +85,7 @@ class OrchestrationSystem:
         self.pool: WorkerPool = SimulatedPool(classic()) if pool is None else pool
         self.executor = Executor(
             self.pool,
-            cheapest() if router is None else router,
+            cheapest_router() if router is None else router,
             verifiers=verifiers,
             settings=settings,
             catalog=catalog,
@@ -109,7 +109,7 @@ class OrchestrationSystem:
 
         # A planner that calls a server needs real time.
         real = self._realtime or hasattr(self.planner, "aplan")
-        return run_virtual(run(), jumps=self.pool.mock and not real)
+        return run_virtual(run(), virtual=self.pool.mock and not real)
 
     async def aexecute(
         self,
@@ -133,7 +133,7 @@ class OrchestrationSystem:
         seeds = execution_seeds(self._seed, number if name is None else name)
         began, money = time.time(), budget if isinstance(budget, Budget) else Budget(budget)
         planned = await self._make_plan(instruction, money) if plan is None else plan
-        check_given("the plan", planned, Plan, "a Plan(instruction, (Node(tool), ...))")
+        check_type("the plan", planned, Plan, "a Plan(instruction, (Node(tool), ...))")
         planning = time.time() - began if plan is None else plan.seconds
         if plan is not None:
             began -= planning
@@ -152,17 +152,17 @@ class OrchestrationSystem:
             self.recorder(result, sampling, began, planning)
         return result
 
-    def check(self, plan: Plan, budget: float | None = None, *, begun: bool = False) -> None:
+    def check(self, plan: Plan, budget: float | None = None, *, started: bool = False) -> None:
         """Raise the errors that `execute` would raise for this plan before any cost. The arguments
         are not checked if the execution was started before and is resumed from its journal."""
-        self.executor.check(plan, Budget(budget), begun=begun)
+        self.executor.check(plan, Budget(budget), started=started)
 
     async def _make_plan(self, instruction: str, budget: Budget) -> Plan:
         make = getattr(self.planner, "aplan", None)  # for planners that call a server
         if make is None or not instruction.strip():
             return self.plan(instruction)
         made = cast("Callable[[str, Budget], Awaitable[Plan]]", make)(instruction, budget)
-        plan = await planned_within(self.executor.settings.deadline, made)
+        plan = await wait_for_plan(self.executor.settings.deadline, made)
         budget.spent -= plan.cost  # the executor counts it
         return plan
 
@@ -180,9 +180,9 @@ class OrchestrationSystem:
             from tutelage.orchestration.planner import check_torch
 
             check_torch()
-            from tutelage.orchestration.planner.saving import shipped_planner
+            from tutelage.orchestration.planner.saving import builtin_planner
 
-            self.planner = shipped_planner(self.executor.catalog)
+            self.planner = builtin_planner(self.executor.catalog)
         make = getattr(self.planner, "plan", self.planner)
         bound = {} if self._min_confidence is None else {"min_confidence": self._min_confidence}
         return cast("Callable[..., Plan]", make)(instruction, **bound)

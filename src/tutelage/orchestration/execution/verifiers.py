@@ -48,7 +48,7 @@ class Verifiers:
     by_type: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @classmethod
-    def of_pool(cls, *, mock: bool) -> Self:
+    def make_default(cls, *, mock: bool) -> Self:
         """Return the default verifiers: `known` for simulated pools, otherwise `present`."""
         return cls(make_verifier({"kind": "known" if mock else "present"}))
 

@@ -40,7 +40,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
         return ready
 
 
-def run_virtual(main: Coroutine[Any, Any, T], *, jumps: bool = True) -> T:
+def run_virtual(main: Coroutine[Any, Any, T], *, virtual: bool = True) -> T:
     """Run a coroutine like `asyncio.run`, by default on a virtual clock."""
-    with asyncio.Runner(loop_factory=_VirtualLoop if jumps else None) as runner:
+    with asyncio.Runner(loop_factory=_VirtualLoop if virtual else None) as runner:
         return runner.run(main)

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
-from tutelage.errors import ConfigError, DataError, counted
+from tutelage.errors import ConfigError, DataError, pluralize
 from tutelage.orchestration.data.rows import read_as, read_json
 from tutelage.orchestration.execution.workers import Worker, WorkerPool, check_workers
 from tutelage.orchestration.plan.catalog import Catalog
@@ -74,13 +74,13 @@ def read_workers(path: str | Path) -> tuple[Worker, ...]:
     if not isinstance(rows, list):
         raise DataError(f"{str(path)!r} must contain a list of workers, or a list under 'workers'")
     named = enumerate(cast("list[Any]", rows))
-    return check_workers([worker_from(row, f"{str(path)!r}, worker {i}") for i, row in named])
+    return check_workers([parse_worker(row, f"{str(path)!r}, worker {i}") for i, row in named])
 
 
 _WORKER = TypeAdapter(Worker)
 
 
-def worker_from(row: object, location: str = "a worker") -> Worker:
+def parse_worker(row: object, location: str = "a worker") -> Worker:
     """Create a worker from a JSON object. Raises `ConfigError` with the location and the fix."""
     for key in ("name", "price_in", "price_out", "latency"):  # required: prices have no defaults
         if isinstance(row, dict) and key not in row:
@@ -91,7 +91,7 @@ def worker_from(row: object, location: str = "a worker") -> Worker:
     return read_as(_WORKER, row, location, error=ConfigError)
 
 
-def worker_to(worker: Worker) -> dict[str, Any]:
+def worker_to_json(worker: Worker) -> dict[str, Any]:
     """Convert a worker to a JSON object."""
     return _WORKER.dump_python(worker, mode="json", exclude_none=True)
 
@@ -99,6 +99,6 @@ def worker_to(worker: Worker) -> dict[str, Any]:
 def describe_pool(pool: WorkerPool) -> str:
     """Return a description of the pool: the number of workers, and whether they are simulated."""
     if any(worker.tool for worker in pool.workers):
-        return f"{counted(len(pool.workers), 'tool')} that run here"
+        return f"{pluralize(len(pool.workers), 'tool')} that run here"
     where = "SIMULATED: no model is asked; real ones with --pool openai --workers FILE"
-    return f"{counted(len(pool.workers), 'worker')}, {where if pool.mock else 'real, over HTTP'}"
+    return f"{pluralize(len(pool.workers), 'worker')}, {where if pool.mock else 'real, over HTTP'}"

@@ -20,7 +20,7 @@ from typing import Annotated, Literal, Protocol
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from tutelage.config.fields import Names
-from tutelage.errors import ConfigError, counted
+from tutelage.errors import ConfigError, pluralize
 from tutelage.orchestration.data.rows import Number, Whole
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON
@@ -110,7 +110,7 @@ class Worker:
                 f"unique name and a tuple of types, or ({ANY!r},) for all"
             )
 
-    def can(self, *labels: str) -> bool:
+    def supports(self, *labels: str) -> bool:
         """Return True if a capability matches one of the labels (type and kind of a subtask)."""
         return any(fnmatchcase(label, known) for known in self.capabilities for label in labels)
 
@@ -266,12 +266,12 @@ def capable_workers(workers: Sequence[Worker], work: Subtask) -> tuple[bool, ...
     numbers = tuple(worker.tool and worker.name == work.type for worker in workers)
     if any(numbers):
         return numbers
-    numbers = tuple(not worker.tool and worker.can(*work.labels) for worker in workers)
+    numbers = tuple(not worker.tool and worker.supports(*work.labels) for worker in workers)
     if not any(numbers):
         known = sorted({label for worker in workers for label in worker.capabilities})
         raise ConfigError(
             f"node {work.node} needs a worker for {work.type!r} (kind {work.kind!r}), but none of "
-            f"{counted(len(workers), 'worker')} has it among its capabilities {known!r}; add a "
+            f"{pluralize(len(workers), 'worker')} has it among its capabilities {known!r}; add a "
             f"worker with that capability, or with {ANY!r}"
         )
     return numbers

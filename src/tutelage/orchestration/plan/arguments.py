@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from tutelage.bounded import parse_json
 from tutelage.errors import DataError
-from tutelage.orchestration.plan.dag import Plan, references, with_texts
+from tutelage.orchestration.plan.dag import Plan, find_references, map_strings
 from tutelage.tools.schema import ArgumentError, resolve_ref
 from tutelage.tools.tool import Tool
 from tutelage.types import JSON
@@ -32,12 +32,12 @@ _DEPTH = 8
 """Maximum depth of nested unions."""
 
 
-def fill(value: object, lookup: Callable[[re.Match[str]], str]) -> object:
+def fill_references(value: object, lookup: Callable[[re.Match[str]], str]) -> object:
     """Replace the references in an argument, also inside lists and objects."""
-    return with_texts(value, lambda text: _REFERENCE.sub(lookup, text))
+    return map_strings(value, lambda text: _REFERENCE.sub(lookup, text))
 
 
-def member(output: str, path: str) -> tuple[object, str]:
+def get_member(output: str, path: str) -> tuple[object, str]:
     """Return the value at a path in a JSON output, and the rest of the path if the value does not
     exist."""
     steps = re.findall(STEP, path)
@@ -61,7 +61,7 @@ def as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def tool_arguments(args: Mapping[str, object], outputs: Mapping[int, str], tool: Tool) -> JSON:
+def resolve_arguments(args: Mapping[str, object], outputs: Mapping[int, str], tool: Tool) -> JSON:
     """Resolve the references in the arguments of a tool call. Text is parsed as JSON if the schema
     does not accept text. Raises `ArgumentError` if a reference cannot be resolved. Values are not
     validated."""
@@ -70,7 +70,7 @@ def tool_arguments(args: Mapping[str, object], outputs: Mapping[int, str], tool:
         number, path = int(match[1]), match[2]
         if number not in outputs:
             raise ArgumentError(f"node {number}, which it takes a value from, has no output")
-        value, left = member(outputs[number], path)
+        value, left = get_member(outputs[number], path)
         inside = path.removesuffix(left).removeprefix(".")
         place = f"{inside!r} in the output" if inside else "the output"
         name = re.findall(STEP, left)[0].strip(".[]") if left else ""
@@ -122,17 +122,17 @@ def call_key(name: str, arguments: object, tools: Mapping[str, Tool]) -> str:
         known = tools[name].parameters.get("properties", {}).items()
         defaults = {n: e["default"] for n, e in known if isinstance(e, dict) and "default" in e}
         arguments = {**defaults, **cast("Mapping[str, object]", arguments)}
-    text = json.dumps(with_texts([name, arguments], str), default=str)
+    text = json.dumps(map_strings([name, arguments], str), default=str)
     return json.dumps(json.loads(text, parse_float=parse_number), sort_keys=True)
 
 
 def check_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> None:
     """Raise `DataError` for the first invalid argument of a plan. See `find_errors`."""
-    for message in wrong_arguments(plan, tools, first).values():
+    for message in find_errors(plan, tools, first).values():
         raise DataError(message)
 
 
-def wrong_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> dict[int, str]:
+def find_errors(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> dict[int, str]:
     """Return error messages by node, starting at node `first`: unknown and missing arguments,
     constant values that do not match the schema, and invalid references."""
     messages = {index: _find_error(plan, index, tools) for index in range(first, len(plan.nodes))}
@@ -146,7 +146,7 @@ def _find_error(plan: Plan, index: int, tools: Mapping[str, Tool]) -> str:
     count = len(plan.nodes) if tools else 0
     for name, value in node.arguments.items():
         texts: list[str] = []
-        with_texts(value, lambda text, kept=texts: kept.append(text) or text)
+        map_strings(value, lambda text, kept=texts: kept.append(text) or text)
         for near in (near for text in texts for near in _NEARLY.finditer(text)):
             if near.group() != (meant := f"<node-{near[1]}>") and int(near[1]) < count:
                 looks = f"{near.group()!r} looks like a reference and is none; write"
@@ -162,9 +162,9 @@ def _find_error(plan: Plan, index: int, tools: Mapping[str, Tool]) -> str:
     words += [f"missing argument {n!r}" for n in needed if n not in node.arguments]
     if words:
         return f"{where}: {'; '.join(words)}; it takes {', '.join(known) or 'nothing'}"
-    if not references(node.arguments):
+    if not find_references(node.arguments):
         try:
-            tool.signature.read(as_text(tool_arguments(node.arguments, {}, tool)))
+            tool.signature.read(as_text(resolve_arguments(node.arguments, {}, tool)))
         except ArgumentError as error:
             return f"{where}: {error}"
     return ""

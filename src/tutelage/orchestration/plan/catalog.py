@@ -16,8 +16,8 @@ from typing import Annotated, Any, cast
 
 from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter
 
-from tutelage.errors import DataError, counted
-from tutelage.orchestration.data.rows import AsText, read_as, read_json, without_nulls
+from tutelage.errors import DataError, pluralize
+from tutelage.orchestration.data.rows import AsText, drop_nulls, read_as, read_json
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.tools.loading import hint
 
@@ -95,7 +95,7 @@ class Catalog:
     def index(self, name: str) -> int:
         """Return the index of a tool. Raises `DataError` if the name is unknown."""
         if name not in self._index:
-            has = counted(len(self.tools), "tool")
+            has = pluralize(len(self.tools), "tool")
             raise DataError(f"unknown tool {name!r} in a catalog of {has}{hint(name, self._index)}")
         return self._index[name]
 
@@ -121,18 +121,18 @@ def read_catalog(path: str | Path) -> Catalog:
             "'nodes' or 'tools'"
         )
     try:
-        return Catalog(tools_of(cast("list[Any]", rows)))
+        return Catalog(parse_tools(cast("list[Any]", rows)))
     except DataError as error:
         raise DataError(f"{str(path)!r}: {error}") from error
 
 
-def tools_of(rows: Iterable[Any]) -> tuple[CatalogTool, ...]:
+def parse_tools(rows: Iterable[Any]) -> tuple[CatalogTool, ...]:
     """Parse tools from descriptions or function schemas. Raises `DataError` with the index of an
     invalid tool."""
     tools: list[CatalogTool] = []
     for index, row in enumerate(rows):
         function = row.get("function", row) if isinstance(row, dict) else row
-        tools.append(read_as(_TOOL, without_nulls(function), f"tool {index}"))
+        tools.append(read_as(_TOOL, drop_nulls(function), f"tool {index}"))
     return tuple(tools)
 
 

@@ -18,30 +18,30 @@ from typing import Any, cast
 
 from pydantic import ConfigDict
 
-from tutelage.errors import DataError, counted
-from tutelage.orchestration.arguments import check_given
+from tutelage.errors import DataError, pluralize
+from tutelage.orchestration.arguments import check_type
 
 PLANS = "the planning model"
 """Name of the planner model in messages."""
 REFERENCE = re.compile(r"<node-(\d+)>")
 
 
-def references(value: object) -> tuple[int, ...]:
+def find_references(value: object) -> tuple[int, ...]:
     """Return the sorted indices of the nodes that an argument references, at any depth."""
-    text = json.dumps(with_texts(value, str), default=str)
+    text = json.dumps(map_strings(value, str), default=str)
     return tuple(sorted({int(number) for number in REFERENCE.findall(text)}))
 
 
-def with_texts(value: object, function: Callable[[str], str]) -> object:
+def map_strings(value: object, function: Callable[[str], str]) -> object:
     """Apply a function to all strings of a value, also inside lists and mappings."""
     match value:
         case str():
             return function(value)
         case Mapping():
             inner = cast("Mapping[str, object]", value)
-            return {key: with_texts(each, function) for key, each in inner.items()}
+            return {key: map_strings(each, function) for key, each in inner.items()}
         case list() | tuple():
-            return [with_texts(each, function) for each in cast("Sequence[object]", value)]
+            return [map_strings(each, function) for each in cast("Sequence[object]", value)]
         case _:
             return value
 
@@ -60,13 +60,13 @@ class Node:
     description: str = ""
 
     def __post_init__(self) -> None:
-        check_given("a node's tool", self.tool, str, "the name of a tool", DataError)
+        check_type("a node's tool", self.tool, str, "the name of a tool", DataError)
         where = f"a node of {self.tool!r:.40}"
-        check_given(f"{where}: arguments", self.arguments, Mapping, "a mapping", DataError)
-        check_given(f"{where}: after", self.after, (tuple, list), "a tuple of ints", DataError)
+        check_type(f"{where}: arguments", self.arguments, Mapping, "a mapping", DataError)
+        check_type(f"{where}: after", self.after, (tuple, list), "a tuple of ints", DataError)
         for number in self.after:
-            check_given(f"{where}: after", number, int, "a tuple of ints", DataError)
-        plain = with_texts(self.arguments, str)
+            check_type(f"{where}: after", number, int, "a tuple of ints", DataError)
+        plain = map_strings(self.arguments, str)
         try:
             same = not plain or json.loads(json.dumps(plain, allow_nan=False)) == plain
             reason = "a key is not a string"
@@ -81,7 +81,7 @@ class Node:
     @property
     def parents(self) -> tuple[int, ...]:
         """Indices of the nodes that must end before this node starts, ascending."""
-        return tuple(sorted({*references(self.arguments), *self.after}))
+        return tuple(sorted({*find_references(self.arguments), *self.after}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,10 @@ class Plan:
     """Requests to the planner model; empty for other planners."""
 
     def __post_init__(self) -> None:
-        check_given("a plan's instruction", self.instruction, str, "a string", DataError)
-        check_given("a plan's nodes", self.nodes, (tuple, list), "a tuple of Node(...)", DataError)
+        check_type("a plan's instruction", self.instruction, str, "a string", DataError)
+        check_type("a plan's nodes", self.nodes, (tuple, list), "a tuple of Node(...)", DataError)
         for node in self.nodes:
-            check_given("a plan's node", node, Node, "a Node(tool, arguments)", DataError)
+            check_type("a plan's node", node, Node, "a Node(tool, arguments)", DataError)
         check_dag(self.dependencies)
 
     @property
@@ -153,7 +153,7 @@ def check_dag(dependencies: Sequence[Sequence[int]]) -> tuple[int, ...]:
         if lost := [parent for parent in parents if not 0 <= parent < count]:
             raise DataError(
                 f"node {child} depends on node {lost[0]!r}, and the plan has "
-                f"{counted(count, 'node')}, numbered from 0; name a node that exists"
+                f"{pluralize(count, 'node')}, numbered from 0; name a node that exists"
             )
     try:
         return tuple(TopologicalSorter(dict(enumerate(dependencies))).static_order())
@@ -170,7 +170,7 @@ def adjacency(plan: Plan) -> list[list[int]]:
     return [[int((i, j) in edges) for j in places] for i in places]
 
 
-def dependencies_of(matrix: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+def parent_lists(matrix: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     """Convert an adjacency matrix to the list of parents of each node. Raises `DataError` if the
     matrix is not square or has entries other than 0 and 1."""
     size = len(matrix)
@@ -196,7 +196,7 @@ def is_valid_dag(workflow: object) -> bool:
     if not isinstance(matrix, (list, tuple)):
         raise DataError(f"expected a Plan or an adjacency matrix, got {workflow!r:.80}")
     try:
-        check_dag(dependencies_of(cast("Sequence[Any]", matrix)))
+        check_dag(parent_lists(cast("Sequence[Any]", matrix)))
     except (DataError, TypeError):
         return False
     return True

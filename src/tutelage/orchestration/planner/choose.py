@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.system import planned_within
+from tutelage.orchestration.execution.system import wait_for_plan
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import NoPlanError, Plan
 from tutelage.orchestration.planner import check_torch
@@ -70,7 +70,7 @@ def choose_plan(
         try:
             model, source = trained_planner(config.checkpoint, catalog)
             made = model.plan_all([instruction])[0]
-            plan = made.sure(config.min_confidence)
+            plan = made.accept(config.min_confidence)
         except (NoPlanError, MissingExtraError) as error:
             if llm is None:
                 raise type(error)(f"{error}. {_WAYS}") from error
@@ -79,7 +79,7 @@ def choose_plan(
             return ChosenPlan(plan, source, llm, made.confidence, least)
     assert llm is not None
     request = llm.aplan(instruction, Budget(config.budget))
-    plan = asyncio.run(planned_within(config.deadline, request))
+    plan = asyncio.run(wait_for_plan(config.deadline, request))
     source = f"of the language model {config.model}"
     source += f" at {config.endpoint}" if config.endpoint else ""
     source += (
@@ -99,7 +99,7 @@ def trained_planner(
     another catalog.
     """
     check_torch()
-    from tutelage.orchestration.planner.saving import PHASE1, load_planner, shipped_planner
+    from tutelage.orchestration.planner.saving import PHASE1, builtin_planner, load_planner
     from tutelage.runs.folder import RUNS
 
     if checkpoint is None:
@@ -108,7 +108,7 @@ def trained_planner(
         there = [place for place in places if place.is_file()]
         checkpoint = max(there, key=lambda place: place.stat().st_mtime, default=None)
     if checkpoint is None:
-        return shipped_planner(catalog), (
+        return builtin_planner(catalog), (
             "of the EMBEDDED planner: it learned from synthetic workflows, not from your data; to "
             "train on it: tutelage train planner --train FILE, then --checkpoint"
         )
@@ -130,10 +130,10 @@ def llm_planner(
         raise ConfigError("--planner trained cannot be used with --endpoint or --model")
     tools = tools or catalog_tools(catalog or builtin_graph().catalog)
     if config.endpoint is None:
-        from tutelage.evaluate.targets import load_served
+        from tutelage.evaluate.targets import load_chat_client
 
         assert config.model is not None
-        policy = load_served(config.model, slots=1, max_length=None, seed=config.seed)
+        policy = load_chat_client(config.model, slots=1, max_length=None, seed=config.seed)
         return LLMPlanner(lambda: policy, tools)
     from tutelage.engine.prices import find_price, load_prices
     from tutelage.engine.remote import RemoteChatClient
@@ -143,7 +143,7 @@ def llm_planner(
     known = EvaluationConfig(test=(), model=() if config.model is None else (config.model,))
     server = find_server(config.endpoint, known)
     assert server is not None
-    price = find_price(load_prices(), server.model, local=server.on_loopback)
+    price = find_price(load_prices(), server.model, local=server.is_local)
     if price is None and config.budget is not None:
         raise ConfigError(
             f"--budget includes the cost of planning, but the price of {server.model!r} is "

@@ -27,7 +27,7 @@ from torch import Tensor
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan
-from tutelage.orchestration.planner.text import words_of
+from tutelage.orchestration.planner.text import split_words
 from tutelage.seeds import SeedTree
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Confidence:
     """One weight per signal, followed by the bias."""
     threshold: float
 
-    def of(self, signals_BS: Tensor) -> Tensor:
+    def predict(self, signals_BS: Tensor) -> Tensor:
         """Predict the probability that each plan is correct, (B,)."""
         rows = _standardize(signals_BS.double(), torch.tensor(self.mean), torch.tensor(self.scale))
         return torch.sigmoid(rows @ torch.tensor(self.weights, dtype=torch.float64))
@@ -143,15 +143,15 @@ def calibrate(
     right: list[bool] = []
 
     def add_signals(texts: Sequence[str], plans: Sequence[Plan] | None) -> None:
-        for found in model.searched(texts, model.settings) if texts else ():
-            rows.append(plan_signals(model, found, found.best(model.settings.consensus)))
-            for made in model.decided(found, model.settings):
+        for found in model.search_beams(texts, model.settings) if texts else ():
+            rows.append(plan_signals(model, found, found.select_best(model.settings.consensus)))
+            for made in model.decode(found, model.settings):
                 gold = None if plans is None else plans[len(right)]
                 right.append(gold is not None and same_tools(made.plan, gold))
 
     add_signals([w.instruction for w in kept], [w.plan for w in kept])
     add_signals(other_requests(whole, min(OTHERS, max(20, len(kept))), seeds.child("others")), None)
-    for rest in reduced(whole, seeds.child("left out")):
+    for rest in reduce_catalog(whole, seeds.child("left out")):
         lost = {*whole.names} - {*rest.names}
         open_ = [w for w in kept if lost.issuperset(w.tools) or len(lost & {*w.tools}) > 1]
         if open_:
@@ -161,7 +161,7 @@ def calibrate(
     return fit_confidence(torch.cat(rows), right, len(kept))
 
 
-def reduced(catalog: Catalog, seeds: SeedTree) -> list[Catalog]:
+def reduce_catalog(catalog: Catalog, seeds: SeedTree) -> list[Catalog]:
     """Return up to `PARTS` catalogs, each without a random subset of the tools. The list is empty
     if the catalog has only one tool."""
     names = list(catalog.names)
@@ -180,7 +180,7 @@ def other_requests(catalog: Catalog, count: int, seeds: SeedTree) -> list[str]:
     a tool mentions."""
     known: set[str] = set()
     for tool in catalog.tools:
-        known.update(words_of(f"{tool.name} {tool.description}"))
+        known.update(split_words(f"{tool.name} {tool.description}"))
     place = files("tutelage.orchestration.data") / "other_requests.json"
     data: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
     open_ = [row for row in data["topics"] if not known.intersection(row["words"])]

@@ -125,7 +125,7 @@ class PlannerTrainer:
 
     # -------------------------------------------------------------- one epoch
 
-    def epoch(self) -> dict[str, float]:
+    def train_epoch(self) -> dict[str, float]:
         """Train for one epoch and return the metrics by name."""
         refit = self.at.stage == "refit"
         if not refit:
@@ -139,7 +139,7 @@ class PlannerTrainer:
         prepared, targets = self._given_stage
         place = self.seeds.child(self.at.stage, self.at.epoch)
         sizes = [len(item.words) for item in prepared.items]
-        batches = drawn(sizes, self.settings.batch_size, place.child("order").numpy())
+        batches = make_batches(sizes, self.settings.batch_size, place.child("order").numpy())
         self.model.train()
         totals: dict[str, float] = {}
         with _seed_torch(place.child("dropout")):
@@ -193,7 +193,7 @@ class PlannerTrainer:
         greedy = replace(self.search, beam=1, prior_weight=0.0, consensus=0.0, length_bonus=0.0)
         planned = self.model.plan_all(prepared, greedy)
         raw, plans = [p.raw_valid for p in planned], [p.plan for p in planned]
-        values = PlanScores.of(plans, self.held_out, raw).summary()
+        values = PlanScores.score(plans, self.held_out, raw).summary()
         names = ("node_f1", "edge_f1", "exact_nodes", "exact", "validity", "raw_validity")
         scores = {f"val_{name}": values[name] for name in names}
         return {"val_loss": loss, **scores, "workflow_validity": values["raw_validity"]}
@@ -226,7 +226,7 @@ class PlannerTrainer:
     def _end_search(self) -> None:
         if self.best is not None:
             self.model.load_state_dict(self.best["model"])
-        self.model.remember(self.train)
+        self.model.set_memory(self.train)
         self.search = tune(self.model, self.held_out[:_TUNED_ON], self.search)
         self.model.settings = self.search
         self.confidence = calibrate(self.model, self.held_out, self.seeds.child("confidence"))
@@ -238,14 +238,14 @@ class PlannerTrainer:
         self._build(self.train + self.held_out, {**self.best, "steps": self.steps})
 
     def _finish(self) -> None:
-        self.model.remember(self.remembered)
+        self.model.set_memory(self.remembered)
         self.model.settings, self.model.confidence = self.search, self.confidence
         self.model.eval()
         self.at.stage = "done"
 
     # -------------------------------------------------------------- state
 
-    def state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
         """Return the training state for a checkpoint, as tensors and plain data."""
         return {
             "at": asdict(self.at),
@@ -292,7 +292,7 @@ class PlannerTrainer:
 
     def _prepare(self, workflows: list[Workflow]) -> tuple[EncodedInstructions, PlanTargets]:
         prepared = self.model.prepare([w.instruction for w in workflows])
-        return prepared, PlanTargets.of(workflows, self.model.vocabulary)
+        return prepared, PlanTargets.build(workflows, self.model.vocabulary)
 
 
 def tune(
@@ -305,7 +305,7 @@ def tune(
     """
     prepared = model.prepare([w.instruction for w in held_out])
     best = replace(search, **{name: start for name, (start, _) in CHOICES.items()})
-    beams = list(model.searched(prepared, best))
+    beams = list(model.search_beams(prepared, best))
     scores = _sample_scores(model, held_out, beams, best)
     for name, (_, values) in CHOICES.items():
         before = beams
@@ -313,7 +313,7 @@ def tune(
             if value == getattr(best, name):
                 continue
             other = replace(best, **{name: value})
-            tried = before if name in _AFTER_SEARCH else list(model.searched(prepared, other))
+            tried = before if name in _AFTER_SEARCH else list(model.search_beams(prepared, other))
             tensor = _sample_scores(model, held_out, tried, other)
             gain = tensor - scores
             error = float(gain.std(correction=0)) / math.sqrt(len(gain))
@@ -328,13 +328,13 @@ def _sample_scores(
     beams: Sequence[BeamResult],
     settings: SearchSettings,
 ) -> torch.Tensor:
-    planned = [plan for found in beams for plan in model.decided(found, settings)]
-    plan_scores = PlanScores.of([p.plan for p in planned], held_out)
+    planned = [plan for found in beams for plan in model.decode(found, settings)]
+    plan_scores = PlanScores.score([p.plan for p in planned], held_out)
     parts = (plan_scores.node_f1, plan_scores.edge_f1, plan_scores.exact_nodes)
     return torch.tensor(parts, dtype=torch.float64).mean(0)
 
 
-def drawn(sizes: Sequence[int], size: int, rng: np.random.Generator) -> list[list[int]]:
+def make_batches(sizes: Sequence[int], size: int, rng: np.random.Generator) -> list[list[int]]:
     """Return the indices of the batches of an epoch: shuffled, then sorted by size within pools of
     a few batches to reduce padding."""
     order = rng.permutation(len(sizes))

@@ -114,7 +114,7 @@ class LLMPlanner:
         plan = execution.plan
         lines = "\n".join(_format_node(execution, node) for node in range(len(plan.nodes)))
         rest = _REST.format(lines, len(plan.nodes))
-        lost = {node.node for node in execution.nodes if not node.kept}
+        lost = {node.node for node in execution.nodes if not node.is_ok}
         request = f"{_REQUEST.format(plan.instruction)}\n\n{rest}"
         try:
             return await self._extend(plan, request, budget, record, lost)
@@ -176,7 +176,7 @@ class LLMPlanner:
         if not budget.reserve(bound):
             raise ConfigError(
                 f"budget too small: planning may cost up to {bound:.6f} USD, and "
-                f"{max(0.0, budget.left or 0.0):.6f} of {budget.limit!r} USD are left; raise "
+                f"{max(0.0, budget.remaining or 0.0):.6f} of {budget.limit!r} USD are left; raise "
                 "--budget"
             )
         started, number = time.time(), len(calls)
@@ -185,7 +185,7 @@ class LLMPlanner:
         call: PlannerCall | None = None  # None if the request was not billed
         record(number, lost)
         try:
-            call = replace(await self._reply(client, messages, tools), bound=bound)
+            call = replace(await self._send(client, messages, tools), bound=bound)
         except (asyncio.CancelledError, EngineError) as error:  # may be billed nevertheless
             if not isinstance(error, EngineError) or error_kind(error)[1]:
                 call = replace(lost, seconds=time.time() - started)
@@ -199,7 +199,7 @@ class LLMPlanner:
         assert call is not None  # otherwise the exception was raised
         return call.reply
 
-    async def _reply(
+    async def _send(
         self, client: ChatClient, messages: Sequence[Message], tools: Mapping[str, Tool]
     ) -> PlannerCall:
         constraint = Constraint(json_schema=plan_schema(tools)) if self.constrained else None
@@ -211,7 +211,7 @@ class LLMPlanner:
             if not self.constrained or error.status not in (400, 422):
                 raise
             self.constrained = False  # this server does not support schemas
-            return await self._reply(client, messages, tools)
+            return await self._send(client, messages, tools)
         tokens = call.usage
         told = tokens or (len(call.prompt_ids), len(call.sampled.token_ids))
         if tokens is None:  # unknown: use the upper bound
@@ -346,6 +346,6 @@ def _format_node(execution: Execution, index: int) -> str:
     """Format a node and its result for the prompt."""
     node, result = execution.plan.nodes[index], execution.nodes[index]
     given = json.dumps(dict(node.arguments), ensure_ascii=False, default=str)
-    said = _cut((result.output if result.kept else result.reason) or "", SHOWN_RESULT)
-    what = "done, its result is" if result.kept else result.status + ","
+    said = _cut((result.output if result.is_ok else result.reason) or "", SHOWN_RESULT)
+    what = "done, its result is" if result.is_ok else result.status + ","
     return f"node {index}: {node.tool} {given}: {what} {json.dumps(said)}"

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutelage.errors import DataError
-from tutelage.orchestration.arguments import check_given, check_number
+from tutelage.orchestration.arguments import check_number, check_type
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.execution.worker_files import classic
@@ -95,7 +95,7 @@ class BeamResult(NamedTuple):
     scores_BK: Tensor
     """Log-probabilities, including the prior and the length bonus."""
 
-    def best(self, consensus: float) -> Tensor:
+    def select_best(self, consensus: float) -> Tensor:
         """Select one plan per instruction, (B, N): the first beam if `consensus` is 0, otherwise
         the beam that agrees most with all beams, weighted by probability ** `consensus`."""
         plans, scores_BK = self.tools_BKN, self.scores_BK
@@ -125,7 +125,7 @@ class PlanPrediction:
     least: float = 0.0
     """Minimum confidence fitted for the planner. Below it, no tool fits."""
 
-    def sure(self, min_confidence: float | None = None) -> Plan:
+    def accept(self, min_confidence: float | None = None) -> Plan:
         """Return the plan. Raises `NoPlanError` if its confidence is below `min_confidence`
         (default: `least`). A value of 0 accepts every plan."""
         least = self.least if min_confidence is None else min_confidence
@@ -312,7 +312,7 @@ class PlannerModel(nn.Module):
         instructions. Raises `DataError` if the set is empty."""
         if not workflows:
             raise DataError("no workflows to train on; pass at least one")
-        vocabulary = Vocabulary.of(workflows, catalog)
+        vocabulary = Vocabulary.build(workflows, catalog)
         texts = [features(w.instruction) for w in workflows]
         active = torch.zeros(BUCKETS, dtype=torch.bool)
         for text in texts + tool_features(catalog):
@@ -328,8 +328,8 @@ class PlannerModel(nn.Module):
         their texts only."""
         texts, trained = tool_features(catalog), self.vocabulary.catalog
         self.catalog = catalog
-        self._texts = TextBatch.of(texts)
-        self._words = SparseRows.of(texts, self.idf * inverse_frequency(texts))
+        self._texts = TextBatch.make(texts)
+        self._words = SparseRows.make(texts, self.idf * inverse_frequency(texts))
         # Learned index of each tool, -1 if it was not in the training set.
         learned = {name: k for k, name in enumerate(trained.names) if bool(self.seen[k])}
         self._known = torch.tensor([learned.get(name, -1) for name in catalog.names])
@@ -353,7 +353,7 @@ class PlannerModel(nn.Module):
         """
         # A single string would be read as one instruction per character.
         listed = "a list of strings, such as ['Say it']"
-        check_given("instructions", instructions, (list, tuple), listed, DataError)
+        check_type("instructions", instructions, (list, tuple), listed, DataError)
         for index, text in enumerate(cast("Sequence[object]", instructions)):
             if not isinstance(text, str) or not text.strip():
                 raise DataError(f"instruction {index} must be a non-empty string, got {text!r:.80}")
@@ -381,7 +381,7 @@ class PlannerModel(nn.Module):
         """
         end = len(self.catalog)
         check_number("lambda_dag", lambda_dag)
-        check_given("outputs", outputs, _Outputs, "the output of planner(instructions)")
+        check_type("outputs", outputs, _Outputs, "the output of planner(instructions)")
         plan_targets = PlanTargets.read(targets, self.vocabulary, len(outputs.text.hidden_BD))
         types = plan_targets.types_BN
         count = types.shape[1]
@@ -418,15 +418,15 @@ class PlannerModel(nn.Module):
 
     # -------------------------------------------------------------- planning
 
-    def remember(self, workflows: Sequence[Workflow]) -> None:
+    def set_memory(self, workflows: Sequence[Workflow]) -> None:
         """Set the workflows that the retrieval prior searches."""
-        plans = PlanTargets.of(workflows, self.vocabulary).types_BN
+        plans = PlanTargets.build(workflows, self.vocabulary).types_BN
         texts = [features(w.instruction) for w in workflows]
-        self.memory = PlanIndex(SparseRows.of(texts, self.idf), plans.clamp(min=-1))
+        self.memory = PlanIndex(SparseRows.make(texts, self.idf), plans.clamp(min=-1))
 
     def plan(self, instruction: str, min_confidence: float | None = None) -> Plan:
         """Generate a plan. Raises `NoPlanError` if its confidence is too low."""
-        return self.plan_all([instruction])[0].sure(min_confidence)
+        return self.plan_all([instruction])[0].accept(min_confidence)
 
     @torch.no_grad()
     def plan_all(
@@ -436,11 +436,11 @@ class PlannerModel(nn.Module):
     ) -> list[PlanPrediction]:
         """Generate a plan per instruction. Raises `DataError` if an instruction is empty."""
         chosen = settings or self.settings
-        beams = self.searched(instructions, chosen)
-        return [plan for found in beams for plan in self.decided(found, chosen)]
+        beams = self.search_beams(instructions, chosen)
+        return [plan for found in beams for plan in self.decode(found, chosen)]
 
     @torch.no_grad()
-    def searched(
+    def search_beams(
         self, instructions: Sequence[str] | EncodedInstructions, settings: SearchSettings
     ) -> Iterator[BeamResult]:
         """Run the beam search and yield its results by batch. Raises `DataError` if an instruction
@@ -465,9 +465,9 @@ class PlannerModel(nn.Module):
             self.train(training)
 
     @torch.no_grad()
-    def decided(self, beams: BeamResult, settings: SearchSettings) -> list[PlanPrediction]:
+    def decode(self, beams: BeamResult, settings: SearchSettings) -> list[PlanPrediction]:
         """Convert the result of a beam search to one plan per instruction."""
-        text, chosen = beams.text, beams.best(settings.consensus)
+        text, chosen = beams.text, beams.select_best(settings.consensus)
         lengths = (chosen >= 0).sum(1)
         chosen = chosen[:, : int(lengths.max())]
         placed = torch.where(chosen >= 0, chosen, len(self.catalog))
@@ -494,7 +494,7 @@ class PlannerModel(nn.Module):
             )
         if self.confidence is None:
             return planned
-        sure = self.confidence.of(plan_signals(self, beams, chosen)).tolist()
+        sure = self.confidence.predict(plan_signals(self, beams, chosen)).tolist()
         both, least = zip(planned, sure, strict=True), self.confidence.threshold
         return [replace(each, confidence=own, least=least) for each, own in both]
 
@@ -517,8 +517,8 @@ class PlannerModel(nn.Module):
     # -------------------------------------------------------------- parts
 
     def _encode(self, batch: EncodedInstructions) -> Encoded:
-        return self.network.read(
-            TextBatch.of(batch.items), self._texts, self._known, batch.shared_BT
+        return self.network.encode(
+            TextBatch.make(batch.items), self._texts, self._known, batch.shared_BT
         )
 
     def _states(self, text: Encoded, tools: Tensor) -> tuple[Tensor, Tensor, Mentions]:

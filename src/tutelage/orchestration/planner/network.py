@@ -131,7 +131,7 @@ class PlannerNetwork(nn.Module):
 
     # -------------------------------------------------------------- encoder
 
-    def read(
+    def encode(
         self, texts: TextBatch, tools: TextBatch, known_T: Tensor, shared_BT: Tensor
     ) -> Encoded:
         """Encode instructions and tools for the decoder.

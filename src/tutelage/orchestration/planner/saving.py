@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from tutelage import files
 from tutelage.errors import ModelError, RunError, TutelageError
 from tutelage.orchestration.data.synthetic import builtin_graph
-from tutelage.orchestration.plan.catalog import Catalog, tools_of
+from tutelage.orchestration.plan.catalog import Catalog, parse_tools
 from tutelage.orchestration.plan.dag import NoPlanError
 from tutelage.orchestration.planner.confidence import Confidence
 from tutelage.orchestration.planner.model import PlanIndex, PlannerModel, SearchSettings
@@ -39,7 +39,7 @@ FORMAT = 3
 arguments."""
 
 
-def checkpoint(
+def make_checkpoint(
     model: PlannerModel, optimizer: Mapping[str, Any], epoch: int, val_loss: float
 ) -> dict[str, Any]:
     """Return a planner checkpoint as a dict."""
@@ -103,7 +103,7 @@ def load_planner(path: str | Path) -> PlannerModel:
     return _build_planner(values)
 
 
-def shipped_planner(catalog: Catalog | None = None) -> PlannerModel:
+def builtin_planner(catalog: Catalog | None = None) -> PlannerModel:
     """Load the planner included in the package. Raises `NoPlanError` if the catalog is not the
     built-in catalog."""
     if catalog is not None and catalog != builtin_graph().catalog:
@@ -135,7 +135,7 @@ def load_shipped(path: Path) -> PlannerModel:
 def _build_planner(values: Mapping[str, Any]) -> PlannerModel:
     state, known = values["model_state_dict"], values["vocabulary"]
     model = PlannerModel(
-        Vocabulary(Catalog(tools_of(known["task_types"])), tuple(known["workers"])),
+        Vocabulary(Catalog(parse_tools(known["task_types"])), tuple(known["workers"])),
         state["idf"],
         state["network.row_of"] < len(state["network.table"]) - 1,
         values["width"],

@@ -32,7 +32,7 @@ from tutelage.config.fields import (
 from tutelage.config.issues import ConfigIssue, raise_issues
 from tutelage.config.keys import flatten, nest
 from tutelage.errors import ConfigError
-from tutelage.orchestration.data.rows import read_json, remedy_of
+from tutelage.orchestration.data.rows import find_remedy, read_json
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.tools.loading import hint
 
@@ -114,7 +114,7 @@ class PlannerConfig(RunSettings):
         """Return the training settings, with `keys` applied. Raises `ConfigError`."""
         return read_settings(None, self.keys)
 
-    def checked(self) -> PlannerTrainingSettings:
+    def check_options(self) -> PlannerTrainingSettings:
         """Return the training settings. Raises `ConfigError` if the options are inconsistent."""
         given = {name: value for name, value in self if value is not None}
         for name, value in given.items():
@@ -149,7 +149,7 @@ def read_settings(
 
     Raises `ConfigError` with all unknown keys, or with the first invalid value.
     """
-    values = {} if path is None else keys_of(path)
+    values = {} if path is None else read_keys(path)
     origins = dict.fromkeys(values, f"file {path}")
     fields = {full_key(key): value for key, value in (overrides or {}).items()}
     values |= fields
@@ -170,11 +170,11 @@ def read_settings(
         place = ".".join(["training", *map(str, found["loc"])])
         key = next((name for name in known if f"{place}.".startswith(f"{name}.")), place)
         fix = f"Its default is {known.get(key)!r}."
-        issue = ConfigIssue(key, found["input"], remedy_of(found), fix)
-        raise ConfigError(str(issue.located(origins.get(key, "")))) from error
+        issue = ConfigIssue(key, found["input"], find_remedy(found), fix)
+        raise ConfigError(str(issue.with_origin(origins.get(key, "")))) from error
 
 
-def keys_of(path: str | Path) -> dict[str, Any]:
+def read_keys(path: str | Path) -> dict[str, Any]:
     """Read a YAML or JSON file as a dict with dotted keys. Raises `ConfigError` if the file is
     invalid. Unknown keys are not checked."""
     data = read_json(path, ConfigError)

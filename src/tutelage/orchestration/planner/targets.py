@@ -24,11 +24,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tutelage.errors import DataError, counted
-from tutelage.orchestration.arguments import check_given
-from tutelage.orchestration.data.workflows import Workflow, catalog_of, workflow_of
+from tutelage.errors import DataError, pluralize
+from tutelage.orchestration.arguments import check_type
+from tutelage.orchestration.data.workflows import Workflow, build_catalog, parse_workflow
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import dependencies_of
+from tutelage.orchestration.plan.dag import parent_lists
 
 IGNORED = -100
 """Target of positions to ignore."""
@@ -45,12 +45,12 @@ class Vocabulary:
     workers: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, workflows: Sequence[Workflow], catalog: Catalog | None = None) -> Vocabulary:
+    def build(cls, workflows: Sequence[Workflow], catalog: Catalog | None = None) -> Vocabulary:
         """Create the vocabulary of a training set. The default catalog has the tools of the
         workflows. Worker number k is named `worker k`. Raises `DataError` if worker names and
         worker numbers are mixed."""
         for each in workflows:
-            check_given("each workflow", each, Workflow, "a Workflow", DataError)
+            check_type("each workflow", each, Workflow, "a Workflow", DataError)
         seen = {worker for w in workflows for worker in (w.workers or ())}
         names = sorted(worker for worker in seen if isinstance(worker, str))
         numbers = [worker for worker in seen if isinstance(worker, int)]
@@ -60,7 +60,7 @@ class Vocabulary:
                 "only one of them"
             )
         numbered = [f"worker {k}" for k in range(1 + max(numbers, default=-1))]
-        return cls(catalog or catalog_of(workflows), tuple(names or numbered))
+        return cls(catalog or build_catalog(workflows), tuple(names or numbered))
 
 
 class PlanTargets(NamedTuple):
@@ -75,7 +75,7 @@ class PlanTargets(NamedTuple):
     lengths_B: Tensor
 
     @classmethod
-    def of(cls, workflows: Sequence[Workflow], vocabulary: Vocabulary) -> PlanTargets:
+    def build(cls, workflows: Sequence[Workflow], vocabulary: Vocabulary) -> PlanTargets:
         """Create the targets of workflows. Raises `DataError` if a tool or worker is unknown."""
         tools = [[vocabulary.catalog.index(tool) for tool in w.tools] for w in workflows]
         names = vocabulary.workers
@@ -113,13 +113,13 @@ class PlanTargets(NamedTuple):
         if isinstance(targets, PlanTargets):
             return targets
         remedy = "an object with task_types, model_selections, adjacency"
-        check_given("the targets", targets, Mapping, remedy, DataError)
+        check_type("the targets", targets, Mapping, remedy, DataError)
         if targets.get("task_types") is None:
             raise DataError("the targets have no 'task_types'; add the tools of the subtasks")
         names, end = vocabulary.catalog.names, len(vocabulary.catalog)
         tools = [_to_indices("task_types", row, names, end) for row in targets["task_types"]]
         if len(tools) != count:
-            given = f"{counted(len(tools), 'plan')} for {counted(count, 'instruction')}"
+            given = f"{pluralize(len(tools), 'plan')} for {pluralize(count, 'instruction')}"
             raise DataError(f"wrong number of targets: got {given}")
         workers: list[list[int]] = [[]] * count
         if (chosen := targets.get("model_selections")) is not None:
@@ -136,10 +136,10 @@ class PlanTargets(NamedTuple):
             return made._replace(adjacency_BNN=torch.full_like(made.adjacency_BNN, IGNORED))
         given: Any = targets["adjacency"]
         given = given.tolist() if hasattr(given, "tolist") else given
-        check_given("'adjacency'", given, (list, tuple), "square matrices", DataError)
+        check_type("'adjacency'", given, (list, tuple), "square matrices", DataError)
         for row, (length, matrix) in enumerate(zip(lengths, given, strict=False)):
             inside = [line[:length] for line in matrix[:length]]
-            for child, parents in enumerate(dependencies_of(inside)):
+            for child, parents in enumerate(parent_lists(inside)):
                 made.adjacency_BNN[row, list(parents), child] = 1.0
         return made
 
@@ -159,7 +159,7 @@ def _to_indices(key: str, row: Any, names: Sequence[str], end: int | None = None
     """Convert a list of names or numbers, or a padded array, to indices without padding and end.
     Raises `DataError` if a value is unknown."""
     values: list[Any] = row.tolist() if hasattr(row, "tolist") else row
-    check_given(repr(key), values, (list, tuple), "a list per plan", DataError)
+    check_type(repr(key), values, (list, tuple), "a list per plan", DataError)
     values = [value.item() if hasattr(value, "item") else value for value in values]
     if hasattr(row, "tolist"):
         while values and (values[-1] == end or (isinstance(values[-1], int) and values[-1] < 0)):
@@ -198,7 +198,7 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
     ) -> None:
         columns = (instructions, subtask_sequences, task_types, dependencies, model_selections)
         for column in columns:
-            check_given("a column", column, (list, tuple), "a list, one per workflow", DataError)
+            check_type("a column", column, (list, tuple), "a list, one per workflow", DataError)
         if len({len(column) for column in columns}) != 1 or not instructions:
             sizes = [len(column) for column in columns]
             raise DataError(f"the five lists must have equal, nonzero lengths, got {sizes}")
@@ -207,11 +207,11 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
         for k, (instruction, *lists) in enumerate(zip(*columns, strict=True)):
             row = {"instruction": instruction, "targets": dict(zip(names, lists, strict=True))}
             try:
-                self.workflows.append(workflow_of(row))
+                self.workflows.append(parse_workflow(row))
             except DataError as error:
                 raise DataError(f"workflow {k}: {error}") from error
-        self.vocabulary = Vocabulary.of(self.workflows)
-        self._targets = PlanTargets.of(self.workflows, self.vocabulary)
+        self.vocabulary = Vocabulary.build(self.workflows)
+        self._targets = PlanTargets.build(self.workflows, self.vocabulary)
 
     def __len__(self) -> int:
         return len(self.workflows)

@@ -61,7 +61,7 @@ def _hash_word(word: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Split a text into lower-case words and single digits, also at snake_case and camelCase."""
     spaced = _CAMEL.sub(" ", text).replace("_", " ")
     return [word.lower() for word in _WORD.findall(spaced)]
@@ -69,7 +69,7 @@ def words_of(text: str) -> list[str]:
 
 def features(text: str) -> Features:
     """Compute the hashed features of a text. A text without words counts as one empty word."""
-    words = words_of(text) or [""]
+    words = split_words(text) or [""]
     ids: list[int] = []
     starts: list[int] = []
     for index, word in enumerate(words):
@@ -98,7 +98,7 @@ class TextBatch:
     """True for words, False for padding."""
 
     @classmethod
-    def of(cls, texts: Sequence[Features]) -> TextBatch:
+    def make(cls, texts: Sequence[Features]) -> TextBatch:
         """Concatenate texts into a batch for `EmbeddingBag`."""
         sizes = np.asarray([len(t.ids) for t in texts], dtype=np.int64)
         counts = np.asarray([len(t.words) for t in texts], dtype=np.int64)
@@ -129,7 +129,7 @@ class SparseRows(NamedTuple):
     values_F: Tensor
 
     @classmethod
-    def of(cls, texts: Sequence[Features], weights: Tensor) -> SparseRows:
+    def make(cls, texts: Sequence[Features], weights: Tensor) -> SparseRows:
         """Convert texts to unit vectors of their features, weighted by `weights` (BUCKETS,)."""
         pairs = [_unit_vector(text, weights.numpy()) for text in texts]
         sizes = np.cumsum([len(ids) for ids, _ in pairs])

@@ -63,7 +63,7 @@ class RouteState:
         """Indices of the workers that the mask allows."""
         return tuple(i for i, may in enumerate(self.mask[:-2]) if may)
 
-    def checked(self, choice: Choice) -> Choice:
+    def add_mask(self, choice: Choice) -> Choice:
         """Add the mask to a choice. Raises `ConfigError` if its action is masked."""
         legal = [i for i, may in enumerate(self.mask) if may]
         if choice.action not in legal:
@@ -108,17 +108,17 @@ class RankedRouter:
         return Choice(min(known)[1] if known else state.stop)
 
 
-def cheapest() -> RankedRouter:
+def cheapest_router() -> RankedRouter:
     """Return a router that selects the worker with the lowest expected cost."""
     return RankedRouter("cheapest", lambda state, i: state.estimates[i].cost)
 
 
-def most_accurate() -> RankedRouter:
+def accurate_router() -> RankedRouter:
     """Return a router that selects the worker with the highest skill for the subtask."""
     return RankedRouter("accurate", lambda s, i: -s.workers[i].skill(*s.work.labels))
 
 
-def cascade(names: Sequence[str]) -> RankedRouter:
+def cascade_router(names: Sequence[str]) -> RankedRouter:
     """Return a router that tries the workers with these names in order, and no other workers."""
     order = {name: float(place) for place, name in enumerate(names)}
     return RankedRouter("cascade", lambda s, i: order.get(s.workers[i].name, math.inf))

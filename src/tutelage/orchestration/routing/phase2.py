@@ -29,10 +29,10 @@ from tutelage.errors import RunError
 from tutelage.orchestration.data.outcomes import (
     Floats,
     OutcomeTable,
+    estimate_skills,
     simulate_outcomes,
-    with_skills,
 )
-from tutelage.orchestration.execution.worker_files import WORKERS, worker_to
+from tutelage.orchestration.execution.worker_files import WORKERS, worker_to_json
 from tutelage.orchestration.plan.dag import is_valid_dag
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.routing.policy import (
@@ -41,7 +41,7 @@ from tutelage.orchestration.routing.policy import (
     ModelSelector,
     baselines,
     collect,
-    policy_chooser,
+    greedy_policy,
     ppo_update,
 )
 from tutelage.orchestration.routing.predictor import OutcomePredictor
@@ -54,11 +54,11 @@ from tutelage.orchestration.routing.simulator import (
     Scenario,
     WorkflowBatch,
     WorkflowSimulator,
-    run_chooser,
+    run_policy,
 )
 from tutelage.seeds import SeedTree
-from tutelage.statistics.intervals import Difference, mean_interval, shown_interval
-from tutelage.tasks.overlap import find_trained, format_list, hash_value
+from tutelage.statistics.intervals import Difference, mean_interval, reliable_interval
+from tutelage.tasks.overlap import find_overlap, format_list, hash_value
 
 BEST, LAST = "checkpoint_best.pth", "checkpoint_last.pth"
 SIMULATED = 2400
@@ -87,7 +87,7 @@ class Phase2Data:
     """True if the test rows are not part of `known`, so no predictor is fitted on them."""
 
     @staticmethod
-    def of(
+    def from_table(
         table: OutcomeTable,
         scenario: Scenario,
         settings: Phase2Settings,
@@ -99,8 +99,8 @@ class Phase2Data:
         train, val, own = table.split(seeds, held_out=test is None)
         predictor, support = OutcomePredictor.fit(train, seeds)
         return Phase2Data(
-            QueryTable.of(train, predictor, scenario, support),
-            QueryTable.of(val, predictor, scenario),
+            QueryTable.from_table(train, predictor, scenario, support),
+            QueryTable.from_table(val, predictor, scenario),
             own if test is None else test,
             RewardTerms(settings.reward, settings.weights, settings.max_steps_per_episode),
             table,
@@ -111,7 +111,7 @@ class Phase2Data:
     def leaks(self) -> list[str]:
         """Ids of test queries whose text also occurs in the training data."""
         learned = self.known if self.apart else self.train.table
-        found = find_trained(learned.instructions, self.test.instructions, hash_value)
+        found = find_overlap(learned.instructions, self.test.instructions, hash_value)
         return [self.test.ids[k] for k in found]
 
 
@@ -160,7 +160,7 @@ def train_phase2(
     earlier = None if checkpoint is None else read_checkpoint(checkpoint)
     phase1 = earlier and earlier.get("phase1", earlier)
     folder.mkdir(parents=True, exist_ok=True)
-    world = Phase2Data.of(table, scenario, settings, seeds, test_outcomes)
+    world = Phase2Data.from_table(table, scenario, settings, seeds, test_outcomes)
     if leaks := world.leaks:
         warn(
             f"{len(leaks)} of {len(world.test)} test queries are also in the training data, word "
@@ -203,7 +203,7 @@ class _Phase2Training:
         """Run one update. Every `validate_every` updates, validate and write a checkpoint."""
         settings, number = self.settings, len(self.result.history) - 1
         seeds, terms, train = self.seeds.child("update", number), self.world.terms, self.world.train
-        flows = WorkflowBatch.draw(train, settings.workflows_of(number), seeds.child("workflows"))
+        flows = WorkflowBatch.draw(train, settings.num_workflows(number), seeds.child("workflows"))
         left = 1.0 - number / settings.updates
         for group, first in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = left * first
@@ -230,8 +230,8 @@ class _Phase2Training:
         """Record and log metrics. If `validate` is True, also validate and write checkpoints."""
         result, world = self.result, self.world
         if validate:
-            choose = policy_chooser(self.model, world.terms)
-            outcome = run_chooser(world.val, self.val_flows, world.terms, choose)
+            choose = greedy_policy(self.model, world.terms)
+            outcome = run_policy(world.val, self.val_flows, world.terms, choose)
             reward = float(outcome.reward_B.mean())
             metrics["val_reward"], metrics["val_loss"] = reward, -reward
             metrics["val_success"] = float(outcome.success_B.mean())
@@ -284,18 +284,18 @@ class _Phase2Training:
         state = read_checkpoint(self.folder / BEST)
         self.model.load_state_dict(state["model_state_dict"])
         saving.write(self.folder / BEST, state | self._router_state(shipped))
-        rows = [worker_to(worker) for worker in with_skills(world.known)]
+        rows = [worker_to_json(worker) for worker in estimate_skills(world.known)]
         text = json.dumps({"workers": rows}, indent=1, ensure_ascii=False) + "\n"
         (self.folder / WORKERS).write_text(text, encoding="utf-8")
         if evaluate:
             predictor, known = world.train.predictor, world.train.table
             if world.apart:
                 predictor, known = shipped, world.known
-            query_table = QueryTable.of(world.test, predictor, world.train.scenario)
+            query_table = QueryTable.from_table(world.test, predictor, world.train.scenario)
             place = seeds.child("test")
             flows = WorkflowBatch.draw(query_table, settings.test_workflows, place, GROUPS)
             trained = settings.algorithm == "PPO"
-            policy = policy_chooser(self.model, world.terms) if trained else None
+            policy = greedy_policy(self.model, world.terms) if trained else None
             self.result.evaluation = evaluate_routers(
                 query_table, flows, world.terms, known, policy
             )
@@ -363,8 +363,7 @@ def evaluate_routers(
     choosers = baselines(train, terms)
     choosers |= {} if policy is None else {POLICY: policy}
     outcomes = {
-        name: run_chooser(query_table, workflows, terms, choose)
-        for name, choose in choosers.items()
+        name: run_policy(query_table, workflows, terms, choose) for name, choose in choosers.items()
     }
     router = LOOKAHEAD if policy is None else POLICY
     mine_B = outcomes[router].reward_B
@@ -386,4 +385,4 @@ def paired_difference(baseline_B: Floats, policy_B: Floats, group_B: Ints) -> Di
 def _interval(value_B: Floats, group_B: Ints) -> tuple[float, float]:
     """Return the 95 % interval of a mean, clustered by group, or (NaN, NaN) if undefined."""
     tasks = [str(group) for group in group_B]
-    return shown_interval(mean_interval([float(v) for v in value_B], tasks), len({*tasks}))
+    return reliable_interval(mean_interval([float(v) for v in value_B], tasks), len({*tasks}))

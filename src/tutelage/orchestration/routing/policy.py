@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from tutelage.algorithms.rl import entropy, estimate_advantages, policy_loss, value_loss
 from tutelage.errors import RewardError
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
-from tutelage.orchestration.routing.predictor import verdict
+from tutelage.orchestration.routing.predictor import verdict_probs
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.simulator import (
     TRUTHS,
@@ -95,14 +95,14 @@ class DecisionFeatures:
             ) from error
 
     @staticmethod
-    def of(obs: DecisionBatch, terms: RewardTerms) -> DecisionFeatures:
+    def from_batch(obs: DecisionBatch, terms: RewardTerms) -> DecisionFeatures:
         """Compute the features of a batch of decisions."""
         alpha, workers = max(abs(terms.weights.alpha), 1e-9), obs.chance_DW.shape[1]
         utility_DA = np.where(obs.mask_DA, look_ahead(obs, terms), np.nan)
         best_D1 = np.nanmax(utility_DA, axis=1, keepdims=True)
         mine_DW = np.nan_to_num(utility_DA[:, :workers], nan=-alpha)
         able_DW = obs.mask_DA[:, :workers]
-        pass_DW, right_if_pass_DW, _ = verdict(obs.chance_DW)
+        pass_DW, right_if_pass_DW, _ = verdict_probs(obs.chance_DW)
         cost_ref_D1, latency_ref_D1 = obs.cost_ref_D[:, None], obs.latency_ref_D[:, None]
         left_D = obs.budget_D - obs.spent_D
         bounded_D, timed_D = np.isfinite(left_D), np.isfinite(obs.deadline_D)
@@ -293,12 +293,12 @@ def draw_actions(logp_DA: Tensor, uniform_D: NDArray[np.float64]) -> Tensor:
     return (ladder_DA <= target_D1).sum(dim=1).clamp(max=logp_DA.shape[1] - 1)
 
 
-def policy_chooser(model: ModelSelector, terms: RewardTerms) -> Chooser:
+def greedy_policy(model: ModelSelector, terms: RewardTerms) -> Chooser:
     """Return a policy that selects the most probable action of a model."""
 
     def choose(simulator: WorkflowSimulator, rows: Ints, obs: DecisionBatch) -> Ints:
         with torch.no_grad():
-            logp_DA, _ = model(DecisionFeatures.of(obs, terms))
+            logp_DA, _ = model(DecisionFeatures.from_batch(obs, terms))
         return logp_DA.argmax(dim=1).numpy()
 
     return choose
@@ -316,11 +316,11 @@ def baselines(train: OutcomeTable, terms: RewardTerms) -> dict[str, Chooser]:
     return {
         "cheapest": lambda _, rows, at: try_once(-at.cost_DW, at),
         "most accurate": lambda _, rows, at: try_once(share_W, at),
-        LOOKAHEAD: lookahead(terms),
+        LOOKAHEAD: lookahead_policy(terms),
     }
 
 
-def lookahead(terms: RewardTerms) -> Chooser:
+def lookahead_policy(terms: RewardTerms) -> Chooser:
     """Return a policy that selects the action with the highest one-step expected utility."""
     return lambda _, rows, at: look_ahead(at, terms).argmax(axis=1)
 
@@ -365,10 +365,10 @@ def collect(
     rng = seeds.numpy()
     while len(rows := simulator.rows):
         at = simulator.observe(rows)
-        states = DecisionFeatures.of(at, terms)
+        states = DecisionFeatures.from_batch(at, terms)
         masked_DA = (SCALE * states.prior_DA).masked_fill(~states.mask_DA, -torch.inf)
         leaning_DW = torch.softmax(masked_DA, dim=1)[:, :-2].numpy()
-        truth_DF = simulator.truth(rows, at, leaning_DW).astype(np.float32)
+        truth_DF = simulator.true_features(rows, at, leaning_DW).astype(np.float32)
         states = replace(states, truth_DF=torch.from_numpy(truth_DF))
         logp_DA, values_D = model(states)
         actions_D = draw_actions(logp_DA, rng.random(len(rows)))

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.neighbours import NearestTexts, hashed
+from tutelage.orchestration.data.neighbours import NearestTexts, hash_text
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
-from tutelage.orchestration.execution.worker_files import worker_from, worker_to
+from tutelage.orchestration.execution.worker_files import parse_worker, worker_to_json
 from tutelage.orchestration.execution.workers import Worker
 from tutelage.seeds import SeedTree
 
@@ -42,7 +42,7 @@ PASSES_RIGHT, PASSES_WRONG = 0.95, 0.1
 """Probabilities that a verifier passes a correct and a wrong answer."""
 
 
-def verdict(p_correct: Floats) -> tuple[Floats, Floats, Floats]:
+def verdict_probs(p_correct: Floats) -> tuple[Floats, Floats, Floats]:
     """Return P(pass), P(correct | pass) and P(correct | reject) of an answer; `p_correct` is the
     probability that it is correct."""
     passes = PASSES_WRONG + (PASSES_RIGHT - PASSES_WRONG) * p_correct
@@ -112,7 +112,7 @@ class OutcomePredictor:
                 filled_QW[rows & ~known_QW[:, j], j] = share
         predictor = OutcomePredictor(
             workers=table.workers,
-            index=NearestTexts.of(table.instructions),
+            index=NearestTexts.build(table.instructions),
             types=table.types,
             right_QW=filled_QW,
             tokens_QW=table.tokens_out_QW,
@@ -121,17 +121,17 @@ class OutcomePredictor:
             seeds=seeds.child("predictor"),
         )
         own = np.arange(len(table))
-        near = predictor.index.nearest(predictor.index.features, NEAREST, own=own)
+        near = predictor.index.find_nearest(predictor.index.features, NEAREST, skip=own)
         found: list[tuple[float, OutcomePredictor, NeighbourWeights]] = []
         for temperature, share in itertools.product(TEMPERATURES, SHARES):
             candidate = replace(predictor, temperature=temperature, share=share)
             support = candidate._weight(near, table.types, own)
-            chance, right = candidate.chances(support)[known_QW], right_QW[known_QW]
+            chance, right = candidate.p_correct(support)[known_QW], right_QW[known_QW]
             clipped = np.clip(chance, CLIP, 1 - CLIP)
             loss = float(-(right * np.log(clipped) + (1 - right) * np.log(1 - clipped)).mean())
             found.append((loss, candidate, support))
         _, best, support = min(found, key=lambda each: each[0])
-        raw = _logit(best.chances(support))
+        raw = _logit(best.p_correct(support))
         rows = np.column_stack([np.ones(int(known_QW.sum())), raw[known_QW]])
         # Regularized toward offset 0 and slope 1: no calibration.
         first = torch.tensor([0.0, 1.0], dtype=torch.float64)
@@ -139,9 +139,9 @@ class OutcomePredictor:
         offset, slope = fit_logistic(torch.from_numpy(rows), wanted, torch.ones_like(first), first)
         return replace(best, slope=float(slope), offset=float(offset)), support
 
-    def support(self, texts: Sequence[str], types: Sequence[str]) -> NeighbourWeights:
+    def neighbours(self, texts: Sequence[str], types: Sequence[str]) -> NeighbourWeights:
         """Return the weighted nearest neighbours of new queries."""
-        return self._weight(self.index.nearest([hashed(t) for t in texts], NEAREST), types)
+        return self._weight(self.index.find_nearest([hash_text(t) for t in texts], NEAREST), types)
 
     def _weight(
         self,
@@ -170,7 +170,7 @@ class OutcomePredictor:
         rows = np.concatenate([near_BK, wide_BK], axis=1)
         return NeighbourWeights(rows, weights / weights.sum(axis=1, keepdims=True))
 
-    def chances(
+    def p_correct(
         self, support: NeighbourWeights, failed_BW: NDArray[np.bool_] | None = None
     ) -> Floats:
         """Return P(correct) of each worker, [B, W], conditioned on the failed workers."""
@@ -179,7 +179,7 @@ class OutcomePredictor:
         if failed_BW is not None:
             # Likelihood of these failures under each support query; clipped, because a perfect
             # verifier could otherwise exclude the whole support.
-            pass_BKW, _, _ = verdict(right_BKW)
+            pass_BKW, _, _ = verdict_probs(right_BKW)
             log_fail = np.log((1 - pass_BKW).clip(0.02, 1))
             likely_BK = np.exp(np.einsum("bkw,bw->bk", log_fail, failed_BW.astype(np.float64)))
             weights_BK = weights_BK * likely_BK
@@ -189,7 +189,7 @@ class OutcomePredictor:
     def _calibrate(self, raw: Floats) -> Floats:
         return 1.0 / (1.0 + np.exp(-np.clip(self.slope * _logit(raw) + self.offset, -30, 30)))
 
-    def hope(self, support: NeighbourWeights, chances_BW: Floats, tries: int) -> Floats:
+    def p_any_correct(self, support: NeighbourWeights, chances_BW: Floats, tries: int) -> Floats:
         """Return the probability that any of the best `tries` workers is correct, [B].
 
         `chances_BW` ranks the workers of the predictor, or the first of them; workers with negative
@@ -202,7 +202,7 @@ class OutcomePredictor:
         any_BK = 1 - np.prod(1 - right_BKT * usable_BT[:, None, :], axis=2)
         return self._calibrate(np.einsum("bk,bk->b", support.weights_BK, any_BK))
 
-    def expected(self, support: NeighbourWeights, tokens_in_B: Floats) -> tuple[Floats, Floats]:
+    def estimate(self, support: NeighbourWeights, tokens_in_B: Floats) -> tuple[Floats, Floats]:
         """Return the expected cost in USD and latency in seconds of each worker, both [B, W]."""
         written_BW, costs_BW, seconds_BW = (
             np.einsum("bk,bkw->bw", support.weights_BK, values_QW[support.rows_BK])
@@ -221,7 +221,7 @@ class OutcomePredictor:
             "features": torch.from_numpy(np.concatenate(features)),
             "lengths": torch.tensor([len(row) for row in features]),
             "types": list(self.types),
-            "workers": [worker_to(w) for w in self.workers],
+            "workers": [worker_to_json(w) for w in self.workers],
             **{k: torch.from_numpy(getattr(self, k)) for k in _MATRICES},
             **{k: float(getattr(self, k)) for k in _NUMBERS},
             "seed": self.seeds.seed,
@@ -233,7 +233,7 @@ class OutcomePredictor:
         """Restore a predictor from its `state_dict`."""
         cuts = np.cumsum(state["lengths"].numpy())[:-1]
         return OutcomePredictor(
-            workers=tuple(worker_from(w) for w in state["workers"]),
+            workers=tuple(parse_worker(w) for w in state["workers"]),
             index=NearestTexts(np.split(state["features"].numpy(), cuts)),
             types=tuple(state["types"]),
             seeds=SeedTree(state["seed"], tuple(state["path"])),

@@ -61,13 +61,13 @@ class _RunningWorkflow(WorkflowState):
             else (each.tool, tool_kind(each.tool, each.description, catalog))
             for node, each in zip(self.order, nodes, strict=True)
         ]
-        legal_NW = np.array([[worker.can(*both) for worker in workers] for both in labels])
+        legal_NW = np.array([[worker.supports(*both) for worker in workers] for both in labels])
         legal_NW[~legal_NW.any(axis=1)] = True  # the node's labels are not known yet
-        support = predictor.support(texts, [each.tool for each in nodes])
+        support = predictor.neighbours(texts, [each.tool for each in nodes])
         tokens_N = np.array([float(prompt_tokens(text)) for text in texts])
-        known = QueryForecast.by(predictor, support, tokens_N, workers, legal_NW, state.max_tries)
+        known = QueryForecast.make(predictor, support, tokens_N, workers, legal_NW, state.max_tries)
         parents_NN = np.array(adjacency(plan), dtype=np.bool_)[np.ix_(self.order, self.order)]
-        super().__init__(known, WorkflowBatch.whole(known, parents_NN), terms)
+        super().__init__(known, WorkflowBatch.from_plan(known, parents_NN), terms)
         self.reserved: dict[int, float] = {}
         """Upper bound of the cost of each running node, in USD."""
         self.lost = False
@@ -90,7 +90,7 @@ class _RunningWorkflow(WorkflowState):
         budget = np.inf if state.budget_left is None else state.budget_left + spent
         deadline = np.inf if state.deadline_left is None else now + state.deadline_left
         load = state.load or (0,) * len(state.workers)
-        return self.situation(
+        return self.build_batch(
             np.array([0]),
             np.array([node]),
             np.array([float(now)]),
@@ -107,7 +107,7 @@ class _RunningWorkflow(WorkflowState):
         """Record the selected action."""
         if action < len(state.workers):
             row, worker = np.array([0]), np.array([action])
-            self.ask(row, np.array([node]), worker, obs.chance_DW, obs.now_D)
+            self.call(row, np.array([node]), worker, obs.chance_DW, obs.now_D)
             self.reserved[node] = state.estimates[action].bound
         elif action == state.accept:
             self.chance_BN[0, node] = obs.last_D[0]
@@ -162,7 +162,7 @@ class LearnedRouter:
         if self.model is None:
             action = int(look_ahead(at, self.terms)[0].argmax())
         else:
-            features = DecisionFeatures.of(at, self.terms)
+            features = DecisionFeatures.from_batch(at, self.terms)
             with torch.no_grad():
                 logp_DA, _ = self.model(features)
             if self._sample:

@@ -124,7 +124,7 @@ class Phase2Settings(PPOSettings):
             return 0
         return math.ceil(self.num_episodes / self.episodes_per_update)
 
-    def workflows_of(self, update: int) -> int:
+    def num_workflows(self, update: int) -> int:
         """Return the number of workflows in the batch of an update."""
         left = self.num_episodes - update * self.episodes_per_update
         return self.workflows_per_episode * min(self.episodes_per_update, left)

@@ -49,7 +49,7 @@ from tutelage.orchestration.routing.predictor import (
     PASSES_WRONG,
     NeighbourWeights,
     OutcomePredictor,
-    verdict,
+    verdict_probs,
 )
 from tutelage.seeds import SeedTree
 
@@ -105,12 +105,12 @@ class QueryForecast:
             failed_DV = np.zeros((int(again.sum()), len(self.predictor.workers)), dtype=np.bool_)
             failed_DV[:, self.columns] = failed_DW[again]
             support = self.support.take(query_D[again])
-            chance_DV = self.predictor.chances(support, failed_DV)
+            chance_DV = self.predictor.p_correct(support, failed_DV)
             chance_DW[again] = chance_DV[:, self.columns]
         return chance_DW
 
     @staticmethod
-    def by(
+    def make(
         predictor: OutcomePredictor,
         support: NeighbourWeights,
         tokens_in_Q: Floats,
@@ -121,11 +121,11 @@ class QueryForecast:
         """Return the forecast of a predictor that was fitted on these workers."""
         names = [worker.name for worker in predictor.workers]
         columns = np.array([names.index(worker.name) for worker in workers])
-        expected = (predictor.chances(support), *predictor.expected(support, tokens_in_Q))
+        expected = (predictor.p_correct(support), *predictor.estimate(support, tokens_in_Q))
         chance_QW, cost_QW, seconds_QW = (values_QV[:, columns] for values_QV in expected)
         ranked_QV = np.full((len(legal_QW), len(names)), -1.0)
         ranked_QV[:, columns] = np.where(legal_QW, chance_QW, -1.0)
-        hope_Q = predictor.hope(support, ranked_QV, max_tries)
+        hope_Q = predictor.p_any_correct(support, ranked_QV, max_tries)
         return QueryForecast(
             predictor, support, columns, chance_QW, hope_Q, cost_QW, seconds_QW, legal_QW, max_tries
         )
@@ -143,7 +143,7 @@ class QueryTable(QueryForecast):
     """Upper bound of the cost of a try in USD, which is reserved in the budget."""
 
     @staticmethod
-    def of(
+    def from_table(
         table: OutcomeTable,
         predictor: OutcomePredictor,
         scenario: Scenario,
@@ -157,7 +157,7 @@ class QueryTable(QueryForecast):
         """
         catalog, workers = builtin_graph().catalog, table.workers
         kinds = {kind: tool_kind(kind, "", catalog) for kind in set(table.types)}
-        able = {kind: [w.can(kind, needs) for w in workers] for kind, needs in kinds.items()}
+        able = {kind: [w.supports(kind, needs) for w in workers] for kind, needs in kinds.items()}
         legal_QW = np.array([able[kind] for kind in table.types]) & table.known_QW
         if len(lost := np.flatnonzero(~legal_QW.any(axis=1))):
             row = int(lost[0])
@@ -165,8 +165,8 @@ class QueryTable(QueryForecast):
                 f"no worker supports query {table.ids[row]!r} of type {table.types[row]!r}; add "
                 "that type to the capabilities of a worker, or remove the query"
             )
-        support = support or predictor.support(table.instructions, table.types)
-        known = QueryForecast.by(
+        support = support or predictor.neighbours(table.instructions, table.types)
+        known = QueryForecast.make(
             predictor, support, table.tokens_in_Q, workers, legal_QW, scenario.max_tries
         )
         threshold_QW = np.where(table.right_QW, PASSES_RIGHT, PASSES_WRONG)
@@ -202,7 +202,7 @@ class WorkflowBatch:
         return len(self.query_BN)
 
     @staticmethod
-    def whole(forecast: QueryForecast, parents_NN: Bools) -> WorkflowBatch:
+    def from_plan(forecast: QueryForecast, parents_NN: Bools) -> WorkflowBatch:
         """Return a batch of one workflow with all queries of a forecast, without limits."""
         query_BN, parents_BNN = np.arange(len(parents_NN))[None], parents_NN[None]
         cost_BW, path_BW = _single_worker_costs(forecast, query_BN, parents_BNN)
@@ -359,7 +359,7 @@ def look_ahead(obs: DecisionBatch, terms: RewardTerms) -> Floats:
     shares = obs.nodes_D if terms.preset == "normalized" else np.ones_like(obs.nodes_D)
     shaped_D = terms.weights.shaped_reward / shares
     per_usd_D, per_second_D = terms.prices(obs.cost_ref_D, obs.latency_ref_D)
-    pass_DW, right_if_pass_DW, right_if_fail_DW = verdict(obs.chance_DW)
+    pass_DW, right_if_pass_DW, right_if_fail_DW = verdict_probs(obs.chance_DW)
     # Actions: each worker, then accept, which has no cost.
     none_D1 = np.zeros((len(shaped_D), 1))
     end_DA = np.column_stack([obs.end_DW, obs.end_D])
@@ -424,13 +424,13 @@ class WorkflowState:
         least_BN = np.where(legal_BNW, cost_BNW, np.inf).min(axis=2)
         self._least_BN = np.where(self.exists_BN, least_BN, 0.0)
 
-    def ask(self, rows: Ints, node: Ints, worker: Ints, chance_DW: Floats, now_D: Floats) -> None:
+    def call(self, rows: Ints, node: Ints, worker: Ints, chance_DW: Floats, now_D: Floats) -> None:
         """Update the state when workers are called. `chance_DW` is `DecisionBatch.chance_DW`.
 
         If the answer is rejected, the next best worker counts with half of its probability.
         """
         places = np.arange(len(worker))
-        passes, if_pass, _ = verdict(chance_DW[places, worker])
+        passes, if_pass, _ = verdict_probs(chance_DW[places, worker])
         others_DW = chance_DW.copy()
         others_DW[places, worker] = 0.0
         self.status_BN[rows, node] = RUNNING
@@ -439,7 +439,7 @@ class WorkflowState:
         self.if_pass_BN[rows, node] = if_pass
         self.chance_BN[rows, node] = passes * if_pass + (1 - passes) * 0.5 * others_DW.max(axis=1)
 
-    def situation(
+    def build_batch(
         self, rows: Ints, node: Ints, now_D: Floats, *, failed_DW: Bools, last_D: Ints, **extra: Any
     ) -> DecisionBatch:
         """Return the observations of a batch of decisions. `failed_DW` marks the workers that were
@@ -537,7 +537,7 @@ class WorkflowSimulator(WorkflowState):
         """Return the table row of the current node of each workflow."""
         return self.query_BN[rows, self.node_B[rows]]
 
-    def last(self, rows: Ints) -> Ints:
+    def last_workers(self, rows: Ints) -> Ints:
         """Return the worker of the last answer at each current node, or -1 if there is none."""
         return self._last_BN[rows, self.node_B[rows]]
 
@@ -561,7 +561,7 @@ class WorkflowSimulator(WorkflowState):
             self._unused_BN[places, node] = np.maximum(0.0, bound - cost)
             self._worker_BN[places, node] = worker
             self._due_BN[places, node] = now_D + self.query_table.table.seconds_QW[query, worker]
-            self.ask(places, node, worker, chance_DW[ask], now_D)
+            self.call(places, node, worker, chance_DW[ask], now_D)
         if accept.any():
             places, node = rows[accept], self.node_B[rows[accept]]
             last = self._last_BN[places, node]
@@ -643,7 +643,7 @@ class WorkflowSimulator(WorkflowState):
         wanted_DW = self.query_table.legal_QW[query_D] & ~tried_DW & more_D[:, None]
         left_D = self.flows.budget_B[rows] - self.cost_B[rows] - self._unused_BN[rows].sum(axis=1)
         fits_DW = self.query_table.bound_QW[query_D] <= left_D[:, None] + 1e-12
-        settle_D2 = np.stack([self.last(rows) >= 0, np.ones(len(rows), np.bool_)], axis=1)
+        settle_D2 = np.stack([self.last_workers(rows) >= 0, np.ones(len(rows), np.bool_)], axis=1)
         return np.column_stack([wanted_DW & fits_DW, settle_D2]), wanted_DW
 
     # Observations
@@ -653,12 +653,12 @@ class WorkflowSimulator(WorkflowState):
         load_DW = np.zeros((len(rows), self.workers))
         busy_D, busy_N = np.nonzero(self.status_BN[rows] == RUNNING)
         np.add.at(load_DW, (busy_D, self._worker_BN[rows[busy_D], busy_N]), 1)
-        return self.situation(
+        return self.build_batch(
             rows,
             self.node_B[rows],
             self.now_B[rows],
             failed_DW=self._tried_BNW[rows, self.node_B[rows]],
-            last_D=self.last(rows),
+            last_D=self.last_workers(rows),
             mask_DA=self._action_masks(rows)[0],
             load_DW=load_DW,
             spent_D=self.cost_B[rows] + self._unused_BN[rows].sum(axis=1),
@@ -666,7 +666,7 @@ class WorkflowSimulator(WorkflowState):
             deadline_D=self.flows.deadline_B[rows],
         )
 
-    def truth(self, rows: Ints, obs: DecisionBatch, weights_DW: Floats) -> Floats:
+    def true_features(self, rows: Ints, obs: DecisionBatch, weights_DW: Floats) -> Floats:
         """Return features of the true outcomes of these workflows, [D, TRUTHS].
 
         They are for the critic in training: if no worker answers some query correctly, the failure
@@ -695,7 +695,7 @@ class WorkflowSimulator(WorkflowState):
         others_DN = self.exists_BN[rows] & ~done_DN
         others_DN[places, node] = False
         share_DN, mine_DW = right_DNW.mean(axis=2), right_DNW[places, node]
-        last_D = self.last(rows)
+        last_D = self.last_workers(rows)
         count_D = np.maximum(1, others_DN.sum(axis=1))
         parts = (
             (good_DN | ~done_DN).all(axis=1),
@@ -735,7 +735,7 @@ Chooser = Callable[[WorkflowSimulator, Ints, DecisionBatch], Ints]
 """Function that returns the action of each row, given the simulator, rows and observations."""
 
 
-def run_chooser(
+def run_policy(
     query_table: QueryTable, workflows: WorkflowBatch, terms: RewardTerms, policy: Chooser
 ) -> WorkflowSimulator:
     """Simulate all workflows to their end with a policy, and return the simulator."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tutelage.runs.report.formatting import cut, listed, percent, short
+from tutelage.runs.report.formatting import cut, join_words, percent, short
 from tutelage.runs.report.source import Points, ReportSource
 from tutelage.runs.report.svg import Series, Style, Unit, draw
 from tutelage.runs.stored_evaluation import control_estimator
@@ -249,7 +249,7 @@ def _tool_errors_chart(source: ReportSource) -> Chart | None:
     points = tuple((x, failed[x] / number) for x, number in sorted(calls.items()) if number > 0)
     if not points:
         return None
-    note = f"Share of the calls of {listed([cut(tool, 40) for tool in tools])} that failed."
+    note = f"Share of the calls of {join_words([cut(tool, 40) for tool in tools])} that failed."
     curves = [Series(points, "train")]
     return _small_chart("Tool errors", note, curves, "share", percent(points[-1][1]))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tutelage.errors import counted as in_words
+from tutelage.errors import pluralize as in_words
 
 _THIN = "\u202f"
 """Narrow non-breaking space, between digits and before a unit."""
@@ -48,12 +48,12 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}{_THIN}h {whole % 3600 // 60}{_THIN}min"
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """Format a count with its noun as `1 step` or `2 steps`."""
     return in_words(number, noun).replace(",", _THIN)
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Join texts as `a`, `a and b` or `a, b and c`."""
     if len(words) < 2:
         return "".join(words)
@@ -79,6 +79,6 @@ def _make_escapes() -> dict[int, str]:
 _SHOWN = _make_escapes()
 
 
-def visible(text: str) -> str:
+def sanitize(text: str) -> str:
     """Escape control and reordering characters in a text, and replace lone surrogates."""
     return text.translate(_SHOWN).encode("utf-8", "replace").decode("utf-8")

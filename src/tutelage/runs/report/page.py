@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from tutelage.runs.report.formatting import count, percent, visible
+from tutelage.runs.report.formatting import count, percent, sanitize
 
 if TYPE_CHECKING:
     import jinja2
@@ -30,7 +30,7 @@ def _get_environment() -> jinja2.Environment:
     def escape_value(value: Any) -> Any:
         # Runs before escaping, on every expression of a template.
         return (
-            visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+            sanitize(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
         )
 
     environment = jinja2.Environment(

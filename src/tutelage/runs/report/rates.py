@@ -42,7 +42,7 @@ _RateRow = tuple[str, str, str, Sequence[Cell | None]]
 """Role, name, note and cells of one row."""
 
 
-def rate_parts(source: ReportSource, kind: str) -> dict[str, Any]:
+def make_rate_tables(source: ReportSource, kind: str) -> dict[str, Any]:
     """Return the tables of rates and means, in total and by task family."""
     sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
     families: list[tuple[str, list[tuple[str, int, Cell | None, Cell | None]]]] = []
@@ -65,7 +65,7 @@ def report_quantities(source: ReportSource) -> tuple[Quantity, ...]:
 
 def _cell(metric: Quantity, result: StoredEvaluation | None) -> Cell | None:
     """Return a cell with a value, or with the number of judged rollouts if many were lost."""
-    message, value = metric.cell(result, WORDS[metric]), metric.of(result)
+    message, value = metric.text(result, WORDS[metric]), metric.value_of(result)
     if value is None:
         return Cell(message, bar=False) if message else None
     if result is None or (metric is SUCCESS and not 0 <= value <= 1):
@@ -73,7 +73,7 @@ def _cell(metric: Quantity, result: StoredEvaluation | None) -> Cell | None:
     low, high = metric.interval(result) or (value, value)
     # A bar is drawn from 0 to 1, which is where most rewards are.
     edges = [100 * min(1.0, max(0.0, edge)) for edge in (value, low, high)]
-    return Cell(message, metric.ends(result, WORDS[metric]), *edges, bar=0 <= value <= 1)
+    return Cell(message, metric.format_range(result, WORDS[metric]), *edges, bar=0 <= value <= 1)
 
 
 def _make_tables(source: ReportSource) -> Iterator[tuple[str, Sequence[_RateRow]]]:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.bounded import json_lines
 from tutelage.errors import TutelageError
-from tutelage.runs.figures import finite, read_object
+from tutelage.runs.figures import read_object, to_finite
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.report.formatting import counted, cut
+from tutelage.runs.report.formatting import count_noun, cut
 from tutelage.runs.report.transcripts import CAUSES, Transcript, read_transcript
 from tutelage.runs.stored import open_run
-from tutelage.runs.stored_evaluation import StoredEvaluation, evaluation_of_record, is_graded
+from tutelage.runs.stored_evaluation import StoredEvaluation, is_graded, parse_evaluation
 from tutelage.statistics.outcome import UNSEEN, RewardKind, Success, summarise
 from tutelage.types import JSON, Mode, Rollout
 
@@ -73,7 +73,7 @@ class ReportSource:
 
     def number(self, key: str) -> float | None:
         """Return a finite number from the result, or None if it is missing."""
-        return finite(self.result.get(key))
+        return to_finite(self.result.get(key))
 
     def text(self, key: str) -> str | None:
         """Return a shortened text from the result, or None if it is missing or empty."""
@@ -86,7 +86,7 @@ class ReportSource:
 
     def curve(self, phase: str, metric: str) -> Points:
         """Return the steps and values of a metric in a phase, if the values are finite."""
-        pairs = ((finite(x.get("step")), finite(x.get(metric))) for x in self.phase(phase))
+        pairs = ((to_finite(x.get("step")), to_finite(x.get(metric))) for x in self.phase(phase))
         return tuple((step, y) for step, y in pairs if step is not None and y is not None)
 
     def metric_names(self, phase: str) -> list[str]:
@@ -101,7 +101,7 @@ def read_source(folder: RunFolder) -> ReportSource:
         source.remarks.append("The run has not ended: there is no result.json yet.")
     source.result = read_object(folder.result, source.remarks)
     source.config = _read_config(folder.config, source.remarks)
-    rule = None if source.settings is None else Success.of(source.settings.reward.success)
+    rule = None if source.settings is None else Success.parse(source.settings.reward.success)
     known = None
     if "graded" in source.result:
         graded = is_graded(source.result)
@@ -142,7 +142,7 @@ def _read_lines(path: Path, errors: list[str]) -> Iterator[JSON]:
         else:
             broken += 1
     if broken:
-        errors.append(f"Left out: {counted(broken, 'broken line')} of metrics.jsonl.")
+        errors.append(f"Left out: {count_noun(broken, 'broken line')} of metrics.jsonl.")
 
 
 def _read_store(
@@ -178,7 +178,7 @@ def _read_evaluations(
     if kind is None:
         kind = RewardKind()
         for label in _LABELS:
-            kind = kind.after((r for r in store.rollouts(run_id, label=label) if r.attempts), rule)
+            kind = kind.update((r for r in store.rollouts(run_id, label=label) if r.attempts), rule)
     source.kind = kind
     for label in _LABELS:
         episodes: list[Transcript] = []
@@ -190,6 +190,4 @@ def _read_evaluations(
         if episodes:
             source.evaluations[label] = episodes
             by_family = summarise(bare, rule, kind).by_family
-            source.families[label] = {
-                n: evaluation_of_record(e.record()) for n, e in by_family.items()
-            }
+            source.families[label] = {n: parse_evaluation(e.record()) for n, e in by_family.items()}

@@ -220,7 +220,7 @@ class BeforeAfter:
         return _VERDICTS[self.verdict]
 
 
-def choose(before: Sequence[Transcript], after: Sequence[Transcript]) -> list[BeforeAfter]:
+def select_examples(before: Sequence[Transcript], after: Sequence[Transcript]) -> list[BeforeAfter]:
     """Select example tasks to show before and after training: learned tasks of different families,
     one task that got worse, and one that still fails.
 
@@ -241,7 +241,7 @@ def choose(before: Sequence[Transcript], after: Sequence[Transcript]) -> list[Be
     return chosen or kinds["kept"][:1] or kinds["same"][:1]
 
 
-def outcomes(evaluations: Mapping[str, Sequence[Transcript]]) -> list[tuple[str, list[int]]]:
+def count_outcomes(evaluations: Mapping[str, Sequence[Transcript]]) -> list[tuple[str, list[int]]]:
     """Count the outcomes in each evaluation, sorted by frequency with `solved` first."""
     tallies = [Counter(e.outcome for e in episodes) for episodes in evaluations.values()]
     total = sum(tallies, Counter[str]())

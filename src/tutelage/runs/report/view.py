@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from tutelage.resources import SHIPPED
-from tutelage.runs.figures import finite
+from tutelage.runs.figures import to_finite
 from tutelage.runs.kinds import FINISHED
 from tutelage.runs.report.charts import MAX_DLOGP, draw_charts
 from tutelage.runs.report.formatting import (
     count,
-    counted,
+    count_noun,
     cut,
     duration,
     percent,
     short,
 )
-from tutelage.runs.report.rates import WORDS, rate_parts, report_quantities
+from tutelage.runs.report.rates import WORDS, make_rate_tables, report_quantities
 from tutelage.runs.report.source import ReportSource
-from tutelage.runs.report.transcripts import Transcript, choose, outcomes
+from tutelage.runs.report.transcripts import Transcript, count_outcomes, select_examples
 from tutelage.runs.stored_evaluation import (
     REWARD,
     judged_lines,
@@ -64,7 +64,7 @@ def make_view(source: ReportSource) -> dict[str, Any]:
         ("Learning", _describe_learning(source)),
     )
     rows = [] if source.config is None else source.config.to_table()
-    pairs = choose(*_sides(source, pair_kind))
+    pairs = select_examples(*_sides(source, pair_kind))
     told: object = source.result.get("warnings")
     warnings = cast("list[Any]", told) if isinstance(told, list) else []
     return {
@@ -78,11 +78,11 @@ def make_view(source: ReportSource) -> dict[str, Any]:
         "remarks": [*source.remarks, *filter(None, [footnote(source.result)]), *_notices(source)],
         "judged": [cut(line, 400) for line in judged_lines(source.result)],
         **draw_charts(source),
-        **rate_parts(source, kind),
+        **make_rate_tables(source, kind),
         "family_kind": kind,
         "pairs": pairs,
         "pair_kind": pair_kind,
-        "endings": outcomes(endings),
+        "endings": count_outcomes(endings),
         "endings_of": [(name, len(episodes)) for name, episodes in endings.items()],
         "failed": source.failed,
         "trained_rollouts": source.trained_rollouts,
@@ -150,7 +150,7 @@ def _phase_tiles(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
     """Yield a tile with name, duration and fraction of the total time for each phase."""
     times: object = source.result.get("phases")
     values = cast("JSON", times) if isinstance(times, dict) else {}
-    read = {name: finite(value) for name, value in values.items()}
+    read = {name: to_finite(value) for name, value in values.items()}
     known = {name: s for name, s in read.items() if s is not None and s >= 0}
     for name, seconds in known.items():
         shown = _PHASE_NAMES.get(name) or cut(name.replace("_", " ").replace("/", ", "), 60)
@@ -203,9 +203,9 @@ def _make_headline(source: ReportSource) -> str:
         before, after = (
             read_evaluation(source.result, f"{when}_{kind}") for when in ("before", "after")
         )
-        if after is not None and after.withheld:
+        if after is not None and after.is_withheld:
             withheld = after
-        old, new = what.of(before), what.of(after)
+        old, new = what.value_of(before), what.value_of(after)
         if new is None:
             continue
         ends = " to ".join(WORDS[what](value) for value in (old, new) if value is not None)
@@ -234,12 +234,12 @@ def _describe_cold_start(source: ReportSource) -> str:
     steps = len(source.curve("sft" if source.phase("sft") else "cold_start", "loss/sft"))
     if not steps:
         return f"{who} went into training as it was, without a cold start." if config else ""
-    sentence = f"{who} was trained on demonstrations, for {counted(steps, 'step')}"
+    sentence = f"{who} was trained on demonstrations, for {count_noun(steps, 'step')}"
     mixed, guess = source.number("mixed_steps"), source.number("guess_share")
     if not mixed or not guess:
         return f"{sentence}."
     return (
-        f"{sentence}; in the last {counted(int(mixed), 'step')}, {percent(guess)} of the "
+        f"{sentence}; in the last {count_noun(int(mixed), 'step')}, {percent(guess)} of the "
         "demonstrations, drawn at random, guess an answer instead of calling their tools."
     )
 
@@ -251,9 +251,9 @@ def _describe_learning(source: ReportSource) -> str:
         return ""
     config, rollouts = source.settings, source.trained_rollouts
     name = f" ({display_name(config.algorithm.adv_estimator).upper()})" if config else ""
-    played = f"{counted(rollouts, 'rollout')} in " if rollouts else ""
+    played = f"{count_noun(rollouts, 'rollout')} in " if rollouts else ""
     grouped = f", {config.agent.num_chains} for each task" if config and rollouts else ""
     return (
         f"It learned from rewards alone by reinforcement learning{name}: {played}"
-        f"{counted(steps, 'step')}{grouped}."
+        f"{count_noun(steps, 'step')}{grouped}."
     )

@@ -23,7 +23,7 @@ from tutelage.bounded import parse_json
 from tutelage.errors import ConfigError
 from tutelage.tools.sandbox.channel import HEADER, encode
 from tutelage.tools.sandbox.limits import MAX_VALUE, TIERS, SandboxLimits, Tier
-from tutelage.tools.sandbox.spawn import OPEN_SECONDS, SandboxError, running_server
+from tutelage.tools.sandbox.spawn import OPEN_SECONDS, SandboxError, get_server
 
 _CLOSE_SECONDS = 5.0
 _ENDED = ("timeout", "died")
@@ -183,7 +183,7 @@ class _Session:
     @classmethod
     async def _open(cls, tier: Tier, limits: SandboxLimits) -> _Session | None:
         """Start an interpreter, or return None if the server has ended and must be restarted."""
-        server = await asyncio.to_thread(running_server, os.getpid())
+        server = await asyncio.to_thread(get_server, os.getpid())
         channel, server_channel = socket.socketpair()
         lifeline, server_lifeline = socket.socketpair()
         try:
@@ -233,7 +233,7 @@ class _Session:
             size = HEADER.unpack(await self.reader.readexactly(HEADER.size))[0]
             if size > self.longest:
                 return None
-            reply = parse_json(await self.reader.readexactly(size), deepest=_DEEPEST)
+            reply = parse_json(await self.reader.readexactly(size), max_depth=_DEEPEST)
         except (asyncio.IncompleteReadError, ConnectionError, ValueError):
             return None
         return reply if isinstance(reply, dict) else None

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 
 from tutelage.tools.sandbox.filesystem import FileSystemView
 from tutelage.tools.sandbox.limits import SandboxLimits, Tier
-from tutelage.tools.sandbox.seccomp import program
+from tutelage.tools.sandbox.seccomp import build_program
 
 INSIDE_UID = 1000
 HOME = "/sandbox"
@@ -139,7 +139,7 @@ def restrict(tier: Tier, limits: SandboxLimits, view: FileSystemView, home: str)
         readable = [*view.parts, *view.files, *view.package_paths()]
         readable += [*_SYSTEM_FILES, *_DEVICES[1:]]
         _restrict_files(readable, [home, "/dev/null"], listable=view.folders)
-    _install_filter(program(os.getpid(), shared_files=tier != "namespaces"))
+    _install_filter(build_program(os.getpid(), shared_files=tier != "namespaces"))
 
 
 def _limit_resources(tier: Tier, limits: SandboxLimits) -> None:

@@ -85,7 +85,7 @@ _NR, _ARCH, _ARGUMENTS = 0, 4, 16
 _X32 = 0x40000000
 
 
-def program(own_pid: int, *, shared_files: bool = False) -> bytes:
+def build_program(own_pid: int, *, shared_files: bool = False) -> bytes:
     """Build the BPF system call filter of a process; it forbids starting other processes.
 
     `shared_files` is for a process that sees the

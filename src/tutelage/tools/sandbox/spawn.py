@@ -92,7 +92,7 @@ _servers: dict[int, _Server] = {}
 """Servers by process id: a forked child does not use its parent's server."""
 
 
-def running_server(pid: int) -> _Server:
+def get_server(pid: int) -> _Server:
     """Return the sandbox server of process `pid`, starting one if necessary."""
     with _starting:
         if pid not in _servers or not _servers[pid].alive:

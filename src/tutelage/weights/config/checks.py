@@ -68,13 +68,17 @@ def unused_keys(
 ) -> dict[str, str]:
     """Return the keys among `set_keys` without an effect on this run, with the first reason of
     each."""
-    on_cpu = machine.device_of(config) == "cpu"
+    on_cpu = machine.training_device(config) == "cpu"
     readers: dict[str, list[str]] = {}  # of what another estimator or loss reads
     for key, registry in ((ESTIMATOR, ESTIMATORS), (LOSS, LOSSES)):
         rule = registry.load_or_none(get(config, key))
-        own = {*rule.reads} if rule else {read for one in registry.values() for read in one.reads}
+        own = (
+            {*rule.config_keys}
+            if rule
+            else {read for one in registry.values() for read in one.config_keys}
+        )
         for name, other in registry.items():
-            for read in {*other.reads} - own:
+            for read in {*other.config_keys} - own:
                 readers.setdefault(read.rstrip("."), []).append(f"{key}={name}")
     found = {
         key: [
@@ -93,7 +97,7 @@ def unused_keys(
 def _check_gpus(config: RunConfig, machine: Machine) -> Iterator[Finding]:
     """Yield problems of GPUs, nodes and ranks."""
     device, there, nodes = config.trainer.device, machine.cuda_devices, "trainer.nnodes"
-    gpu, placed = machine.device_of(config) == "cuda", machine.placed_ranks(config) > 1
+    gpu, placed = machine.training_device(config) == "cuda", machine.count_ray_ranks(config) > 1
     if device == "mps":
         yield "trainer.device", platform_support("Darwin", "mps")[1], "Use trainer.device=cpu."
     if device == "cuda" and not there:
@@ -143,7 +147,7 @@ def _check_engine(config: RunConfig, machine: Machine) -> Iterator[Finding]:
         )
     if rollout.name != "vllm":
         return
-    if not rollout.servers and machine.device_of(config) == "cuda":
+    if not rollout.servers and machine.training_device(config) == "cuda":
         message = "a vLLM server started by the run would share the GPU with training"
         yield "rollout.name", message, f"Start vLLM elsewhere, set rollout.servers, {native}"
     if rollout.weight_transfer == "lora" and not config.model.lora.rank:
@@ -198,7 +202,7 @@ def _check_learning(config: RunConfig) -> Iterator[Finding]:
     """Yield problems of estimator, loss, KL and control settings."""
     name, chains = config.algorithm.adv_estimator, config.agent.num_chains
     loss = LOSSES.load_or_none(config.actor.policy_loss.loss_mode)
-    for option, reason, fix in loss.impossible(dict(config.actor.policy_loss)) if loss else ():
+    for option, reason, fix in loss.invalid_options(dict(config.actor.policy_loss)) if loss else ():
         yield f"actor.policy_loss.{option}", reason, fix
     buffer, room = config.reward_model.overlong_buffer, config.response_tokens
     if buffer.enable and not 0 < buffer.len <= room:
@@ -244,7 +248,7 @@ def _check_async(config: RunConfig, machine: Machine, own_agent: bool) -> Iterat
     """Yield problems of asynchronous training (`asynchronous.py`)."""
     if not config.async_training.staleness_threshold:
         return
-    ranks = machine.nodes * machine.ranks > 1 or machine.placed_ranks(config) > 1
+    ranks = machine.nodes * machine.ranks > 1 or machine.count_ray_ranks(config) > 1
     off, rule = f"{THRESHOLD}=0.", ESTIMATORS.load_or_none(config.algorithm.adv_estimator)
     if own_agent:
         yield THRESHOLD, "a custom agent in another thread could sample from partly updated weights"

@@ -31,7 +31,7 @@ def registered_names() -> dict[str, tuple[str, ...]]:
 def unknown_names(config: RunConfig) -> Iterator[ConfigIssue]:
     """Yield a problem for each unknown extension name in a configuration."""
     for key, name, registry in _list_extensions(config):
-        if (wrong := registry.name_problem(name)) is not None:
+        if (wrong := registry.check_name(name)) is not None:
             yield ConfigIssue(key, name, *wrong)
 
 

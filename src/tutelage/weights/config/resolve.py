@@ -24,9 +24,9 @@ from tutelage.algorithms.extensions import (
     METHOD_DEFAULTS,
     METHODS,
 )
-from tutelage.config.aliases import canonical_key, spellings
+from tutelage.config.aliases import canonical_key, list_aliases
 from tutelage.config.facts import Machine
-from tutelage.config.fields import plain
+from tutelage.config.fields import tuples_to_lists
 from tutelage.config.issues import ConfigIssue, raise_issues
 from tutelage.config.keys import (
     NO_NAMES,
@@ -42,7 +42,7 @@ from tutelage.config.overrides import Override, parse_overrides, read_keys
 from tutelage.config.resolved import Resolved
 from tutelage.config.rl import MICRO_BATCH, TOKENS_ON_GPU
 from tutelage.config.schema import RunConfig
-from tutelage.errors import ConfigError, counted
+from tutelage.errors import ConfigError, pluralize
 from tutelage.resources import SHIPPED
 from tutelage.weights.config.checks import find_problems, unused_keys
 from tutelage.weights.config.extensions import registered_names
@@ -142,7 +142,7 @@ def resolve(
 
 def _find_method(name: str, value: Any) -> str | None:
     """Return the method named by `algorithm=NAME`, or None for other keys and values."""
-    named = name == ALGORITHM or name in spellings(ALGORITHM)
+    named = name == ALGORITHM or name in list_aliases(ALGORITHM)
     return value if named and isinstance(value, str) and value in METHODS else None
 
 
@@ -166,13 +166,13 @@ def _build_layer(entries: Iterable[_Given], recipe: _Set) -> Layer:
             key = canonical_key(spelling, value)
             fit = _parse(key, value, names)
         except ConfigIssue as problem:
-            problems.append(problem.located(source if problem.key == spelling else origin))
+            problems.append(problem.with_origin(source if problem.key == spelling else origin))
             continue
         origin = source if key == spelling else origin
         other = layer.setdefault(key, _Set(key, fit, origin, spelling))
         if other.value != fit:
             both = ((other.spelling, other.value), (spelling, fit))
-            said = ", ".join(f"{plain(text)!r} ({name})" for name, text in both)
+            said = ", ".join(f"{tuples_to_lists(text)!r} ({name})" for name, text in both)
             reason = f"set twice, to different values: {said}"
             problems.append(ConfigIssue(key, fit, reason, "Keep one of them.", origin))
     raise_issues(problems)
@@ -196,7 +196,7 @@ def _preset_layer(recipe: str, user: Layer) -> Layer:
         )
     except ConfigIssue as problem:
         by = user.get(problem.key)
-        raise ConfigError(str(problem.located("" if by is None else by.origin))) from problem
+        raise ConfigError(str(problem.with_origin("" if by is None else by.origin))) from problem
     if shown and recipe != "sft":
         own = own or values.get("model.path") not in (None, SHIPPED)
         values |= DEMONSTRATIONS | ({} if own else DEMONSTRATIONS_EMBEDDED)
@@ -292,7 +292,7 @@ def _list_notes(config: RunConfig) -> dict[str, str]:
         later = "on-policy" if updates == 1 else f"all but the first off-policy ({updates - 1})"
         notes["actor.ppo_mini_batch_size"] = (
             f"{config.rollouts_per_update} rollouts an update: "
-            f"{counted(updates, 'optimizer step')} per batch, {later}"
+            f"{pluralize(updates, 'optimizer step')} per batch, {later}"
         )
     return notes
 

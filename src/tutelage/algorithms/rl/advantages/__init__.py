@@ -70,7 +70,7 @@ def estimate_advantages(
     for key, value in (("gamma", gamma), ("lam", lam)):
         if not 0.0 <= value <= 1.0:
             raise ConfigError(f"algorithm.{key}={value!r} must be between 0 and 1")
-    places = TokenSlots.of(mask_BT, rollouts_B)
+    places = TokenSlots.build(mask_BT, rollouts_B)
     index = places.index
     rewards_NL, final_N = places.pack_rewards(rewards_BT)
     group_N, groups = (None, 0) if groups_B is None else places.groups(groups_B)
@@ -79,7 +79,7 @@ def estimate_advantages(
         check_shapes(index.mask_BT, values_BT=values_BT)
         values_NL = places.pack(values_BT)
     if successes_B is not None:
-        success_N = places.per_rollout(successes_B, "successes_B") != 0
+        success_N = places.reduce_rows(successes_B, "successes_B") != 0
     batch = Packed(
         rewards_NL=rewards_NL,
         mask_NL=places.pack(index.mask_BT),
@@ -88,7 +88,7 @@ def estimate_advantages(
         group_N=group_N,
         groups=groups,
         values_NL=values_NL,
-        baseline_N=None if baselines_B is None else places.per_rollout(baselines_B, "baselines_B"),
+        baseline_N=None if baselines_B is None else places.reduce_rows(baselines_B, "baselines_B"),
         success_N=success_N,
         gamma=gamma,
         lam=lam,

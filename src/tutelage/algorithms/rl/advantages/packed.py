@@ -67,10 +67,10 @@ class TokenSlots:
     index: RolloutIndex
 
     @staticmethod
-    def of(mask_BT: Tensor, rollouts_B: Ids | None) -> TokenSlots:
+    def build(mask_BT: Tensor, rollouts_B: Ids | None) -> TokenSlots:
         """Compute the position of every trained token: its rollout, and the number of earlier
         trained tokens."""
-        index = RolloutIndex.of(mask_BT, rollouts_B)
+        index = RolloutIndex.build(mask_BT, rollouts_B)
         mask_BT = index.mask_BT
         order_B = index.rollout_B.argsort(stable=True)
         sorted_lengths_B = mask_BT.sum(dim=1)[order_B]
@@ -110,7 +110,7 @@ class TokenSlots:
         rewards_NL[trained_N.nonzero().squeeze(1), last_N] += stray_N[trained_N]
         return rewards_NL, final_N
 
-    def per_rollout(self, x_B: Tensor, name: str) -> Tensor:
+    def reduce_rows(self, x_B: Tensor, name: str) -> Tensor:
         """Convert one value per row to one per rollout. Raises `ValueError` if rows of a rollout
         differ."""
         index = self.index
@@ -130,4 +130,4 @@ class TokenSlots:
         index = self.index
         rows = index.rollout_B.shape[0]
         group_B, count = number_ids(groups_B, rows, "groups_B", index.rollout_B.device)
-        return self.per_rollout(group_B, "groups_B"), count
+        return self.reduce_rows(group_B, "groups_B"), count

@@ -78,7 +78,7 @@ def policy_loss(
     for name, extra_BT in (("weights_BT", weights_BT), *mode_options.items()):
         if isinstance(extra_BT, Tensor):
             check_shapes(mask_BT, **{name: extra_BT})
-    index = RolloutIndex.of(mask_BT, rollouts_B)
+    index = RolloutIndex.build(mask_BT, rollouts_B)
     low, high = _resolve_clip_range(loss, clip_ratio, clip_ratio_low, clip_ratio_high, clip_ratio_c)
     inputs = LossInputs(  # without masked values: a NaN in padding has no effect
         logp_BT=logp_BT.masked_fill(~index.mask_BT, 0),

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tutelage.config.api_keys import api_key_of
+from tutelage.config.api_keys import read_api_key
 from tutelage.engine.endpoint import check_url
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import (
@@ -25,7 +25,7 @@ from tutelage.errors import (
     EngineError,
     RemoteError,
     UnreachableError,
-    counted,
+    pluralize,
 )
 from tutelage.orchestration.execution.prompts import SYSTEM, worker_messages
 from tutelage.orchestration.execution.workers import (
@@ -73,7 +73,7 @@ class OpenAIPool:
         self._servers: dict[str, tuple[str, str | None]] = {}
         for worker in self.workers:
             name = worker.key_env or (None if worker.endpoint else "OPENAI_API_KEY")
-            key = api_key_of(environ, name) if name else None
+            key = read_api_key(environ, name) if name else None
             if name and not key:
                 raise ConfigError(
                     f"no API key for worker {worker.name!r}: {name} is not set; set it, use an "
@@ -141,7 +141,7 @@ class OpenAIPool:
             return WorkerAnswer(cost=cost, seconds=seconds, error=error, estimated=billed)
         usage, error = call.usage, None
         if call.sampled.stop_reason is StopReason.LENGTH:
-            message = f"the answer was cut off after {counted(max_tokens, 'token')}"
+            message = f"the answer was cut off after {pluralize(max_tokens, 'token')}"
             error = WorkerError("truncated", message)
         elif not call.answer.strip():
             error = WorkerError("empty", "the server answered without a text")

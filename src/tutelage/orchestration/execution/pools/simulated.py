@@ -74,7 +74,7 @@ class SimulatedPool:
         if busy:
             error = WorkerError(kind, "simulated: the server is busy")
             return WorkerAnswer(seconds=0.2 * seconds, error=error, mock=True)
-        correct = self.knows(worker, work)
+        correct = self.is_correct(worker, work)
         answer = WorkerAnswer(
             output=f"[simulated {work.type} #{work.node}: {'done' if correct else _WRONG}]",
             cost=worker.cost(tokens_in, tokens_out),
@@ -89,7 +89,7 @@ class SimulatedPool:
             answer = replace(answer, error=cut, correct=False)
         return answer
 
-    def knows(self, worker: Worker, work: Subtask) -> bool:
+    def is_correct(self, worker: Worker, work: Subtask) -> bool:
         """Return True if the worker answers the subtask correctly; the result is determined by the
         seeds of the subtask.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration.arguments import check_given
+from tutelage.orchestration.arguments import check_type
 from tutelage.orchestration.execution.permission import Doubt, Permission, Permit, Said
 from tutelage.orchestration.execution.workers import (
     Subtask,
@@ -23,7 +23,7 @@ from tutelage.orchestration.execution.workers import (
     WorkerError,
     WorkerEstimate,
 )
-from tutelage.orchestration.plan.arguments import as_text, tool_arguments
+from tutelage.orchestration.plan.arguments import as_text, resolve_arguments
 from tutelage.orchestration.plan.catalog import CatalogTool
 from tutelage.tools.execute import call, run_tool
 from tutelage.tools.schema import ArgumentError
@@ -51,7 +51,7 @@ class ToolPool:
         self.tools, self._permit = dict(tools), permit or Permission()
         self.workers = tuple(Worker(name, (name,), tool=True) for name in tools)
 
-    def with_side_effects(self, worker: Worker, work: Subtask) -> str | None:
+    def get_guarded_args(self, worker: Worker, work: Subtask) -> str | None:
         """Return the arguments as JSON if the call requires permission, else None."""
         tool = self.tools[worker.name]
         if not tool.destructive:
@@ -70,7 +70,7 @@ class ToolPool:
             "an empty string to permit the call, a string with the reason to refuse it, or the "
             "WorkerAnswer of a call that was already made"
         )
-        check_given(f"`permit` for {worker.name!r}", said, (str, WorkerAnswer), remedy)
+        check_type(f"`permit` for {worker.name!r}", said, (str, WorkerAnswer), remedy)
         return said
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
@@ -103,10 +103,10 @@ class ToolPool:
         """Do nothing; the code that opened the tools must close them."""
 
     def _format_arguments(self, tool: Tool, work: Subtask) -> str:
-        return as_text(tool_arguments(work.arguments, work.inputs, tool))
+        return as_text(resolve_arguments(work.arguments, work.inputs, tool))
 
 
-def described(tools: Mapping[str, Tool]) -> tuple[CatalogTool, ...]:
+def describe_tools(tools: Mapping[str, Tool]) -> tuple[CatalogTool, ...]:
     """Convert the tools to catalog entries for planners."""
     return tuple(
         CatalogTool(
