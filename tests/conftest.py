@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Torch keeps the last thousand kernels that it compiled: 300 MB in a process that trains much.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
-# Each thread that frees memory otherwise keeps it for itself; the processes that tests start read this.
+# Each thread that frees memory otherwise keeps it for itself; processes of tests read this.
 os.environ.setdefault("MALLOC_ARENA_MAX", "2")
 # Which runs were begun here is noted outside of their folders, and policies that are made once are
 # kept outside too: neither in the places of whoever runs the tests, nor taken from there.

@@ -77,7 +77,7 @@ def test_values_are_never_read_as_templates(values: dict[str, str], tail: str) -
     ],
 )
 def test_who_is_what(llms: dict[str, Any], endpoints: dict[str, str], expected: Roles) -> None:
-    assert Roles.from_resources(llms, endpoints) == expected
+    assert Roles.find(llms, endpoints) == expected
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_is_not_clear_is_an_error(
     llms: dict[str, Any], endpoints: dict[str, str], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        Roles.from_resources(llms, endpoints)
+        Roles.find(llms, endpoints)
 
 
 def test_an_llm_cannot_be_two_things() -> None:

@@ -222,9 +222,7 @@ class Roles:
         return next(iter(self.policies), None)
 
     @classmethod
-    def from_resources(
-        cls, resources: Mapping[str, Any], endpoints: Mapping[str, str] | None = None
-    ) -> Self:
+    def find(cls, resources: Mapping[str, Any], endpoints: Mapping[str, str] | None = None) -> Self:
         """Determine the roles of the LLMs in `resources`.
 
         `endpoints` has base URLs by resource name or by model name. The policy is the LLM marked

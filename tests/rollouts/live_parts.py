@@ -62,7 +62,7 @@ async def play(
 ) -> list[Rollout]:
     """Play rollouts of `agent`; `engines` adds engines for further resources."""
     named = NamedResources(resources or {"main": LLM()})
-    found = Roles.from_resources(named, endpoints)
+    found = Roles.find(named, endpoints)
     behind = {**(engines or {})}
     main = found.main
     assert main is not None

@@ -49,7 +49,7 @@ class Elsewhere:
         models = GatewayModelProvider(
             gateway=gateway,
             resources=resources,
-            roles=Roles.from_resources(resources, {}),
+            roles=Roles.find(resources, {}),
             sources={"main": PolicySource(None, codec, Sampling(temperature=0.7), "main")},
             remote=lambda name, seeds: client,
             max_tokens=16,

@@ -66,9 +66,7 @@ def _tree(
         console.print(root)
     hidden = sum(e["decision"] in _HIDDEN for e in entries)
     if hidden and not rejected:
-        message = (
-            f"{pluralize(hidden, 'candidate')} rejected, dropped or pooled: left out; see --all"
-        )
+        message = f"{pluralize(hidden, 'candidate')} rejected, dropped or pooled: use --all"
         echo_text(console, message, "dim")
 
 

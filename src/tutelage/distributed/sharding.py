@@ -87,9 +87,8 @@ def release(network: Network) -> None:
 @torch.no_grad()
 def publish(sharded_policy: Policy, policy: Policy, rank: int) -> None:
     """Copy sharded weights to the full policy of rank 0."""
-    for (_, part), (_, tensor) in zip(
-        sharded_policy.named_tensors(), policy.named_tensors(), strict=True
-    ):
+    parts = sharded_policy.named_tensors()
+    for (_, part), (_, tensor) in zip(parts, policy.named_tensors(), strict=True):
         now = gather_tensor(part)
         if rank == 0:
             tensor.copy_(now)

@@ -29,8 +29,7 @@ from tutelage.evaluate.config import LABEL, EvaluationConfig
 from tutelage.evaluate.evaluated_agent import recorded_cost
 from tutelage.evaluate.preparation import PreparedEvaluation, prepare_evaluation
 from tutelage.evaluate.targets import UNKEPT, target_kind
-from tutelage.rollouts.grading import check_text_is_graded
-from tutelage.rollouts.runner import RolloutSpec
+from tutelage.rollouts.runner import RolloutSpec, check_text_is_graded
 from tutelage.runs.figures import (
     Figures,
     Labels,

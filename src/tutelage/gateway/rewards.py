@@ -4,7 +4,7 @@
 1, "format": 0.5}`. The key identifies the attempt. The last value of each name counts, as with
 `emit_reward`; a retry with the same `idempotency-key` has no effect. Rewards after the end of the
 attempt get 410. `POST .../v1/events` accepts a reward as an event of agent-lightning. `app.py` has
-the endpoints, `rollouts/grading.py` reads the rewards.
+the endpoints, `rollouts/runner.py` reads the rewards.
 """
 
 from __future__ import annotations

@@ -178,9 +178,7 @@ def read_gguf(
         raise ModelError(f"incomplete model {str(file)!r}: missing metadata {error}") from error
     except ModelError as error:
         raise ModelError(f"cannot read {str(file)!r}: {error}") from error
-    files.check_disk_space(
-        folder.parent, 4 * sum(int(tensor.n_elements) for tensor in reader.tensors)
-    )
+    files.check_disk_space(folder.parent, 4 * sum(int(t.n_elements) for t in reader.tensors))
     on_progress(0.0)
     state: dict[str, Tensor] = {}
     for done, tensor in enumerate(reader.tensors):

@@ -185,9 +185,7 @@ def _cached_folder(
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = root / f"{folder.name}.lock"
-        with files.lock_file(
-            lock, lambda text: report(text, None), "is creating this model's folder"
-        ):
+        with files.lock_file(lock, lambda text: report(text, None), "creates this model's folder"):
             if _is_complete(folder, own):  # created by another process meanwhile
                 return str(folder)
             if folder.is_dir():

@@ -68,7 +68,7 @@ class APO:
                     state.pool.add_sentences(child.components)
                 component = state.names[number % len(state.names)]
                 composed = await compose(state, beam[0], component, self.trials, number)
-                proposed.sort(key=lambda c: -state.pool.expected(c.components, component))
+                proposed.sort(key=lambda c: -state.pool.expected_effect(c.components, component))
                 room = 0 if composed else 1
                 for other in proposed[room:]:
                     other.decide("pooled", "its sentences are tried with all others")

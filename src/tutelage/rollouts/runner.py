@@ -29,17 +29,21 @@ from tutelage.bounded import replace_surrogates
 from tutelage.environments import EnvironmentFactory, rollout_environments
 from tutelage.environments.lifecycle import STEP_SECONDS, TurnRecord
 from tutelage.errors import (
+    AnswerError,
     ConfigError,
     ContextOverflowError,
     EngineError,
     EnvironmentFailedError,
     FailureBudgetError,
+    GraderError,
+    RewardError,
+    RewardTimeoutError,
 )
 from tutelage.resources import MAIN_AGENT, NamedResources
-from tutelage.rewards import RewardFunction
+from tutelage.rewards import RewardFunction, compute_reward
 from tutelage.rewards.failures import exception_text
-from tutelage.rewards.function import REWARD_SECONDS
-from tutelage.rollouts.grading import Grader
+from tutelage.rewards.function import REWARD_SECONDS, split_answer
+from tutelage.rewards.values import to_reward
 from tutelage.rollouts.models import ModelProvider
 from tutelage.seeds import SeedTree
 from tutelage.tools.execute import cancel_and_wait
@@ -47,11 +51,14 @@ from tutelage.tools.tool import ToolError
 from tutelage.tracing import names
 from tutelage.tracing.records import Identity, SpanRecord
 from tutelage.types import (
+    EXACT,
+    SUCCESS,
     Attempt,
     Call,
     Failure,
     FailureCause,
     Mode,
+    Reward,
     Rollout,
     RolloutStatus,
     Task,
@@ -61,6 +68,8 @@ OnSpans = Callable[[Rollout, Sequence[SpanRecord]], None]
 
 
 _NO_CALLS = "your agent never called llm.endpoint or llm.chat; allowed by agent.allow_no_calls=true"
+_LONGEST_TRACE = 20_000
+"""Maximum characters of a recorded traceback, kept from its end."""
 AT_ONCE = 512
 """Default number of concurrent rollouts."""
 
@@ -454,3 +463,115 @@ def _find_span_agent(call: Call, spans: Sequence[SpanRecord]) -> str | None:
     outer = {above.span_id for s in around for above in ancestors(s)[1:]}
     inner = {named[s.span_id] for s in around if s.span_id not in outer}
     return inner.pop() if len(inner) == 1 else None
+
+
+# ---------------------------------------------------------------- rewards
+
+
+@dataclass(slots=True)
+class Grader:
+    """Grader for the attempts of one agent."""
+
+    agent: str
+    """Name of the agent."""
+    reward: RewardFunction | None
+    failure_reward: float
+    timeout: float | None
+    """Time limit of `reward`, in seconds."""
+
+    async def grade(
+        self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
+    ) -> Attempt:
+        """Return the attempt with its reward, or as a failure if computing the reward fails."""
+        if isinstance(value, str) and attempt.answer is None:
+            attempt = replace(attempt, answer=replace_surrogates(value))
+        attempt = split_answer(attempt)
+        if attempt.failure is not None:
+            if attempt.failure.cause.infrastructure:
+                return attempt
+            # What the turns earned before it is kept.
+            earned = session.environment and session.environment.total
+            return replace(attempt, reward=Reward((earned or 0.0) + self.failure_reward))
+        try:
+            reward = self._read_reward(task, attempt, session, value)
+            if reward is None and self.reward is not None:
+                # What was emitted without a final reward is checked first.
+                emitted = to_reward({**dict(session.rewards), "reward": 0.0}, self.agent, task.id)
+                reward = await compute_reward(self.reward, task, attempt, timeout=self.timeout)
+                reward = Reward(reward.value, {**emitted.parts, **reward.parts})
+        except RewardError as error:
+            return _record_reward_error(attempt, error, self.failure_reward)
+        environment = session.environment
+        if reward is not None and attempt.info is not None and environment is not None:
+            # An episode that its agent left before the end did not succeed.
+            success = attempt.info.get(SUCCESS, None if environment.ended else False)
+            if success is not None:
+                parts = {**reward.parts, EXACT: float(bool(success))}
+                reward = replace(reward, parts=parts)
+        return replace(attempt, reward=reward)
+
+    def _read_reward(
+        self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
+    ) -> Reward | None:
+        """Return the reward that the agent or its environment gave, or None if the reward function
+        is to compute it. Raises `RewardError` if the reward is missing."""
+        named, agent = dict(session.rewards), self.agent
+        if isinstance(value, str):
+            value = None
+        if value is None and "reward" not in named and self.reward is not None:
+            # A built-in agent without an answer says what stopped it.
+            read = {*self.reward.required, *self.reward.optional}
+            spoke = not attempt.calls or bool(attempt.calls[-1].reply.content)
+            needed = "prediction" in read and not read & {"trajectory", "context"}
+            if needed and spoke and attempt.answer is None and session.stop == "answer":
+                raise RewardError(
+                    f"agent {agent!r} returned None on task {task.id!r}, so the reward "
+                    f"{self.reward.name!r} has no text to grade; return the reply's content, '' if "
+                    "there is no answer, or a number"
+                )
+            return None
+        if isinstance(value, dict) or (value is None and named):
+            value = {**named, **(value or {})}
+        elif value is not None and named:
+            value = {**named, "reward": value}
+        elif value is None and session.environment is not None:
+            value = session.environment.total
+            if value is None and session.environment.ended:
+                raise RewardError(
+                    f"the environment {session.environment.name!r} gave no reward on task "
+                    f"{task.id!r}: return Step(reward=...), or pass a reward function"
+                )
+            value = value or 0.0
+        elif value is None:
+            raise RewardError(
+                f"agent {agent!r} returned no reward on task {task.id!r}; return a number, call "
+                "emit_reward(...), or pass a reward for the returned text: --reward NAME or "
+                "FILE.py:function (in Python Trainer(reward=...))"
+            )
+        return to_reward(value, agent, task.id)
+
+
+def check_text_is_graded(rollout: Rollout, reward: RewardFunction | None) -> None:
+    """Raise `FailureBudgetError` if the first rollout returned a text but no reward grades it."""
+    failure = rollout.last.failure
+    if reward is not None or failure is None or rollout.last.answer is None:
+        return
+    if failure.cause is FailureCause.REWARD_ERROR:
+        raise FailureBudgetError(f"{failure.message}; then start again (with another --output)")
+
+
+def _record_reward_error(attempt: Attempt, error: RewardError, failure_reward: float) -> Attempt:
+    """Return a failed attempt, with the failure reward if the model's output caused the error."""
+    causes: dict[type[RewardError], FailureCause] = {
+        AnswerError: FailureCause.ANSWER_ERROR,
+        RewardTimeoutError: FailureCause.REWARD_TIMEOUT,
+        GraderError: FailureCause.GRADER_ERROR,
+        RewardError: FailureCause.REWARD_ERROR,
+    }
+    cause = next(cause for kind, cause in causes.items() if isinstance(error, kind))
+    earned = Reward(failure_reward) if cause is FailureCause.ANSWER_ERROR else None
+    # A traceback quotes the exception, which may quote all that the model wrote.
+    trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:]
+    trace = trace.encode("utf-8", "backslashreplace").decode()
+    failure = Failure(cause, str(error), trace)
+    return replace(attempt, status=RolloutStatus.FAILED, failure=failure, stop=None, reward=earned)

@@ -141,8 +141,8 @@ def _read_successes(
         )
     calls = sum(len(rollout.last.calls) for rollout in solved)
     origin = (
-        f"{len(solved)} of {pluralize(result['rollouts'], 'rollout')} ({pluralize(calls, 'call')}) of "
-        f"{path}, which cost {Cost(**result['cost'])}{skipped}"
+        f"{len(solved)} of {pluralize(result['rollouts'], 'rollout')} ({pluralize(calls, 'call')})"
+        f" of {path}, which cost {Cost(**result['cost'])}{skipped}"
     )
     return rows, [rollout.task for rollout in solved], origin
 

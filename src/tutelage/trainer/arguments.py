@@ -143,7 +143,7 @@ def resolve_roles(
 ) -> Roles:
     """Return the roles of the LLMs in a training run. Raises `ConfigError` if no LLM is trained, or
     if a policy has no LLM."""
-    roles = Roles.from_resources(resources, endpoints)
+    roles = Roles.find(resources, endpoints)
     if roles.main is None:
         raise ConfigError(
             "nothing to train: every LLM of this run has an endpoint or is frozen; set "

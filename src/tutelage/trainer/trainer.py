@@ -169,11 +169,11 @@ class Trainer:
             if not isinstance(self.algorithm, RL):
                 setup = self._prepare_search(self.algorithm, agent, tasks, val_dataset)
                 path = self.output_dir or new_run_path("prompt", claim=True)
-                with report_stop(path, progress, own=notify):
+                with report_stop(path, progress, notify=notify):
                     return await search_agent(setup, path, self.callbacks, progress)
             plan = partial(self._prepare, self.algorithm, agent, tasks, val_dataset)
             resolved, path, job_inputs = agree_on_plan(self.output_dir, plan)
-            with report_stop(path, progress, own=notify):
+            with report_stop(path, progress, notify=notify):
                 result = await train_weights(resolved, path, job_inputs, progress)
             for callback in self.callbacks:
                 callback.on_train_end(result)

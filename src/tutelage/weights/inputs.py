@@ -309,11 +309,10 @@ def prepare_sft(
     train = load_demonstrations(config.data.train_files)
     val = load_demonstrations(config.data.val_files)
     tasks, tools, reward, _ = load_inputs(config, inputs)
-    tool_specs = template_tools(config, tools) if config.agent.tools else []
-    length = max(EMBEDDED_LENGTH, config.data.max_length or 0)
-    policy = _make_policy(
-        config, inputs, policy_folder, tool_specs, demonstration_texts(train[:2000]), length
-    )
+    specs = template_tools(config, tools) if config.agent.tools else []
+    size = max(EMBEDDED_LENGTH, config.data.max_length or 0)
+    texts = demonstration_texts(train[:2000])
+    policy = _make_policy(config, inputs, policy_folder, specs, texts, size)
     dataset = _encode_dataset(config, policy.codec, policy.max_positions, train, val)
     config = _limit_batch_size(config, len(train))
     tools, policy, choice = _place_policy(config, tools, policy)
@@ -440,9 +439,8 @@ def _encode_dataset(
             )
     unseen = Counter(example.file for example in (*train, *val) if example.has_reasoning)
     remarks = [
-        f"{file}: the reasoning_content (or reasoning) of {pluralize(count, 'row')} is not trained, "
-        "since the model's chat template does not show it; use a template that does, or write it "
-        "into the content"
+        f"{file}: the reasoning_content (or reasoning) of {pluralize(count, 'row')} is not trained"
+        ", since the chat template does not show it; use one that does, or write it into the content"
         for file, count in unseen.items()
         if not codec.renders_reasoning
     ]

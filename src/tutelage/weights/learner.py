@@ -126,10 +126,8 @@ class Learner:
                 offload=config.ref.fsdp_config.param_offload,
             )
             self.reference = ReferencePolicy(frozen, config, numerics, group)
-        self._policy = trained = group.shard(policy, numerics.dtype, offload=offload)
-        self.optimizer: Optimizer = make_optimizer(
-            trained.named_tensors(), config.actor.optim, group=group
-        )
+        self._policy = own = group.shard(policy, numerics.dtype, offload=offload)
+        self.optimizer = make_optimizer(own.named_tensors(), config.actor.optim, group=group)
 
     def make_rows(self, rollouts: Sequence[Rollout]) -> Batch:
         """Create a batch with the rows of this policy; see `batch.make_rows`."""

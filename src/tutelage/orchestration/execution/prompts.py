@@ -35,9 +35,7 @@ def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
         lines.append(node.description)
     if node.arguments:
         lines += ["", "Arguments:"]
-        values = {
-            name: fill_references(value, format_reference) for name, value in node.arguments.items()
-        }
+        values = {n: fill_references(v, format_reference) for n, v in node.arguments.items()}
         lines += [f"- {name}: {as_text(value)}" for name, value in values.items()]
     named = find_references(node.arguments)
     if others := [parent for parent in node.parents if parent not in named]:

@@ -72,11 +72,7 @@ def unused_keys(
     readers: dict[str, list[str]] = {}  # of what another estimator or loss reads
     for key, registry in ((ESTIMATOR, ESTIMATORS), (LOSS, LOSSES)):
         rule = registry.load_or_none(get(config, key))
-        own = (
-            {*rule.config_keys}
-            if rule
-            else {read for one in registry.values() for read in one.config_keys}
-        )
+        own = {key for r in ([rule] if rule else registry.values()) for key in r.config_keys}
         for name, other in registry.items():
             for read in {*other.config_keys} - own:
                 readers.setdefault(read.rstrip("."), []).append(f"{key}={name}")

@@ -13,14 +13,14 @@ Denominator: the rollouts of the group, for the maximum. Shapes: N rollouts, G g
 from __future__ import annotations
 
 from tutelage.algorithms.extensions import estimator
-from tutelage.algorithms.rl.advantages.groups import extreme_G, get_groups, over_tokens
+from tutelage.algorithms.rl.advantages.groups import extreme_G, group_ids, over_tokens
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 
 @estimator(groups=True, lonely=False)
 def best_of_n(batch: Packed) -> Estimate:
     """Return 1 for each rollout with its group's highest reward, 0 for other rollouts."""
-    group_N, reward_N = get_groups(batch), batch.final_N
+    group_N, reward_N = group_ids(batch), batch.final_N
     best_N = extreme_G(reward_N, group_N, batch.groups, "amax")[group_N]
     worst_N = extreme_G(reward_N, group_N, batch.groups, "amin")[group_N]
     chosen_N = (reward_N == best_N) & (best_N > worst_N)

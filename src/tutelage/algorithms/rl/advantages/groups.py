@@ -39,7 +39,7 @@ def count_groups(
     return groups, int((sizes_G < 2).sum()), int((flat_G & (sizes_G >= 2)).sum())
 
 
-def get_groups(batch: Packed) -> Tensor:
+def group_ids(batch: Packed) -> Tensor:
     """Return the group of each rollout. Raises `ValueError` if the batch has no groups."""
     if batch.group_N is None:
         raise ValueError("group estimators need groups_B, the task id of each row")
@@ -48,7 +48,7 @@ def get_groups(batch: Packed) -> Tensor:
 
 def sizes_N(batch: Packed) -> Tensor:
     """Return the size of each rollout's group."""
-    group_N = get_groups(batch)
+    group_N = group_ids(batch)
     return torch.bincount(group_N, minlength=batch.groups)[group_N]
 
 
@@ -68,7 +68,7 @@ def centred(batch: Packed, weights_N: Tensor | None = None) -> Tensor:
     A single rollout gets 0, or R as in verl. The group's minimum is subtracted from rewards first,
     so that equal rewards give exactly 0 and a tiny deviation does not enlarge a rounding error.
     """
-    group_N = get_groups(batch)
+    group_N = group_ids(batch)
     shifted_N = batch.final_N - extreme_G(batch.final_N, group_N, batch.groups, "amin")[group_N]
     weights_N = torch.ones_like(shifted_N) if weights_N is None else weights_N
     total_G = sum_G(weights_N, group_N, batch.groups)
@@ -83,7 +83,7 @@ def centred(batch: Packed, weights_N: Tensor | None = None) -> Tensor:
 
 def deviation(batch: Packed, centred_N: Tensor) -> Tensor:
     """Return the standard deviation (n - 1) of each rollout's group [N]; 1 for a single rollout."""
-    group_N = get_groups(batch)
+    group_N = group_ids(batch)
     size_N = sizes_N(batch)
     squares_G = sum_G(centred_N.square(), group_N, batch.groups)
     std_N = (squares_G[group_N] / (size_N - 1).clamp(min=1)).sqrt()

@@ -17,7 +17,7 @@ from tutelage.algorithms.rl.advantages.groups import (
     centred,
     deviation,
     extreme_G,
-    get_groups,
+    group_ids,
     over_tokens,
     sizes_N,
     sum_G,
@@ -33,7 +33,7 @@ from tutelage.errors import ConfigError
 )
 def grpo_passk(batch: Packed) -> Estimate:
     """Return best minus second-best reward for the best rollout of a group, 0 for others."""
-    group_N, reward_N = get_groups(batch), batch.final_N
+    group_N, reward_N = group_ids(batch), batch.final_N
     lonely_N = sizes_N(batch) < 2
     if batch.single_member == "verl" and bool(lonely_N.any()):
         raise ConfigError(

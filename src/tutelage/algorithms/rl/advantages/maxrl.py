@@ -13,7 +13,7 @@ import torch
 from tutelage.algorithms.extensions import estimator
 from tutelage.algorithms.rl.advantages.groups import (
     centred,
-    get_groups,
+    group_ids,
     over_tokens,
     sizes_N,
     sum_G,
@@ -24,7 +24,7 @@ from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 @estimator(groups=True, lonely=False)
 def maxrl(batch: Packed) -> Estimate:
     """Return centred rewards divided by the group's mean."""
-    group_N = get_groups(batch)
+    group_N = group_ids(batch)
     size_N = sizes_N(batch)
     mean_N = sum_G(batch.final_N, group_N, batch.groups)[group_N] / size_N
     taught_N = (mean_N > 0) & (size_N >= 2)
