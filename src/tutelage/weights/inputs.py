@@ -440,7 +440,7 @@ def _encode_dataset(
     unseen = Counter(example.file for example in (*train, *val) if example.has_reasoning)
     remarks = [
         f"{file}: the reasoning_content (or reasoning) of {pluralize(count, 'row')} is not trained"
-        ", since the chat template does not show it; use one that does, or write it into the content"
+        ", since the chat template does not show it; use one that does, or write it into the text"
         for file, count in unseen.items()
         if not codec.renders_reasoning
     ]
