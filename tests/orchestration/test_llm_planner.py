@@ -220,7 +220,7 @@ def test_budgets_and_journals_hold_over_all_plans(tmp_path: Path) -> None:
 class Paid(LLMPlanner):
     """A script counts no tokens, as servers do."""
 
-    async def _reply(self, client: Any, messages: Any, tools: Any) -> PlannerCall:
+    async def _send(self, client: Any, messages: Any, tools: Any) -> PlannerCall:
         call = await LLMPlanner._send(self, client, messages, tools)
         return replace(call, cost=0.5 / (len(self.calls) + 1))
 

@@ -65,10 +65,10 @@ class Watched(Observer):
         self.rounds: list[Round] = []
         self.stages: list[str] = []
 
-    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+    def on_progress(self, stage: str, done: int, total: int, spent: Spend) -> None:
         self.stages.append(stage)
 
-    def round(self, found: Round) -> None:
+    def on_round(self, found: Round) -> None:
         self.rounds.append(found)
 
 

@@ -38,10 +38,10 @@ class Heard(Observer):
         self.rounds: list[Round] = []
         self.played_: list[tuple[str, int, int]] = []
 
-    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+    def on_progress(self, stage: str, done: int, total: int, spent: Spend) -> None:
         self.played_.append((stage, done, total))
 
-    def round(self, found: Round) -> None:
+    def on_round(self, found: Round) -> None:
         self.rounds.append(found)
 
 

@@ -60,14 +60,14 @@ def install(kill: Kill, patch: pytest.MonkeyPatch) -> None:
                 return _real(self, *args, **kwargs)
 
             patch.setattr(owner, name, write)
-    real_work = StoreWriter._work  # pyright: ignore[reportPrivateUsage]
+    real_work = StoreWriter._run  # pyright: ignore[reportPrivateUsage]
 
     def one_at_a_time(self: StoreWriter) -> Any:
         """Small batches, so that there are many moments between two of them."""
         self._max_batch = 1  # pyright: ignore[reportPrivateUsage]
         return real_work(self)
 
-    patch.setattr(StoreWriter, "_work", one_at_a_time)
+    patch.setattr(StoreWriter, "_run", one_at_a_time)
 
 
 def content(place: Path) -> JSON:

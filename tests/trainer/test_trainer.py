@@ -81,7 +81,7 @@ def rises(rewards: list[float], by: float) -> bool:
 
 
 def weights(policy: Any) -> dict[str, torch.Tensor]:
-    return {n: t.detach().clone() for n, t in policy.named()}
+    return {n: t.detach().clone() for n, t in policy.named_tensors()}
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:

@@ -130,7 +130,7 @@ def step_of_rollouts(policy: Any, seed: int, *, groups: int = 3, members: int = 
     """A training step: groups with different rewards, one without variance, some with many rows.
     The same for equal weights, for which it is made once."""
     weights = hashlib.blake2b()
-    for _, tensor in policy.named():
+    for _, tensor in policy.named_tensors():
         weights.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
     key = (policy.config.model_type, weights.digest(), seed, groups, members)
     if key not in _STEPS:

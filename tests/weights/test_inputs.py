@@ -93,7 +93,7 @@ def test_the_context_is_the_models_own_as_far_as_memory_goes(
 
     def context(memory: int, *more: str) -> int:
         there = Machine(cuda_devices=0, cores=2, memory=memory)
-        monkeypatch.setattr("tutelage.policy.model.machine_facts", lambda: there)
+        monkeypatch.setattr("tutelage.policy.model.detect_machine", lambda: there)
         return prepare_rl(resolve("rl", [*keys, *more], machine=LAPTOP).config).context
 
     token = 2 * 2 * 2 * 8 * 4  # keys and values, blocks, heads, channels, bytes

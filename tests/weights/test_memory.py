@@ -35,7 +35,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def change(machine: Machine) -> None:
         monkeypatch.setattr(memory, "detect_machine", lambda: machine)
-        monkeypatch.setattr("tutelage.policy.machine.machine_facts", lambda: machine)
+        monkeypatch.setattr("tutelage.policy.machine.detect_machine", lambda: machine)
         monkeypatch.setattr(
             "torch.cuda.get_device_properties",
             lambda _: SimpleNamespace(total_memory=machine.gpu_memory),

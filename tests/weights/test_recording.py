@@ -97,7 +97,7 @@ def test_keeping_rows_changes_nothing(fresh: Fresh, tmp_path: Path, keys: tuple[
     _, metrics = kept(tmp_path / "x.db", policy, rollouts, *keys)
     learner = Learner(twin, config(*keys), Numerics())
     assert learn(learner, rollouts)[1] == metrics
-    for (name, a), (_, b) in zip(policy.named(), twin.named(), strict=True):
+    for (name, a), (_, b) in zip(policy.named_tensors(), twin.named_tensors(), strict=True):
         assert torch.equal(a, b), name
 
 

@@ -125,7 +125,7 @@ def test_a_step_that_was_cut_off_altogether_changes_nothing(fresh: Fresh) -> Non
     played = [r for r in cut_off(policy) if is_truncated(r)]
     _, told = learn(learner, played)
     assert told["grad_norm"] == 0.0
-    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.named())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.named_tensors())
 
 
 def test_a_cut_is_worth_what_would_have_followed(fresh: Fresh) -> None:

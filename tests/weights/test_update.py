@@ -258,7 +258,7 @@ def _turns(mask: Sequence[int]) -> list[tuple[int, int]]:
 def without_attention(policy: Any) -> set[int]:
     """Make every token depend on the token before it alone; the tensors that still see context."""
     blind: set[int] = set()
-    for index, (name, tensor) in enumerate(policy.named()):
+    for index, (name, tensor) in enumerate(policy.named_tensors()):
         if name.endswith(".out"):
             with torch.no_grad():
                 tensor.zero_()

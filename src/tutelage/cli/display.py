@@ -204,7 +204,7 @@ class LiveDisplay(Progress):
         self.finish()
 
     def start(self, title: str, lines: Mapping[str, str]) -> None:
-        """Print the title and settings of the job, and start drawing."""
+        """Print the title and settings of the job, and start the progress display."""
         self._began, self.worked = self._clock(), True
         with self._ignore_closed_stream():
             echo(self._console, (escape(title), "bold"))

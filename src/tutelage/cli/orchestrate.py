@@ -268,8 +268,10 @@ def _execute(
             )
         executed.append(execution)
         run.failed = not execution.success
-        names = ("success", "reason", "rollout")
-        return {name: getattr(execution, name) for name in names} | {
+        return {
+            "success": execution.success,
+            "reason": execution.reason,
+            "rollout": execution.rollout_id,
             "status": "failed" if run.failed else "succeeded",
             "cost": execution.total_cost,
             "latency_ms": execution.total_latency_ms,

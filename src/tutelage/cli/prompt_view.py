@@ -40,7 +40,7 @@ class PromptDisplay(LiveDisplay, Observer):
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
         """Do nothing, because a stage begins with its first rollout."""
 
-    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+    def on_progress(self, stage: str, done: int, total: int, spent: Spend) -> None:
         """Update the progress bar."""
         if stage != self._stage:
             self._stage = stage
@@ -50,7 +50,7 @@ class PromptDisplay(LiveDisplay, Observer):
         costs = {"cost": spent.dollars} if spent.dollars else {}
         self.step(spent.rollouts + done, costs)
 
-    def round(self, found: Round) -> None:
+    def on_round(self, found: Round) -> None:
         """Print the prompt, the candidates and the cost of a round."""
         with self._ignore_closed_stream():
             # In a file or a pipe a line stays whole.

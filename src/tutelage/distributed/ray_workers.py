@@ -39,7 +39,7 @@ _IGNORED_CONDITIONS = ("platform", "operation_threads", "shards")
 
 @dataclass(slots=True, eq=False)
 class _RayActor:
-    """An actor with its running groups, and the reference to the result of `prepare`."""
+    """State of a Ray actor: its running groups and the future of its setup."""
 
     actor: Any
     prepared: Any

@@ -115,7 +115,7 @@ class PolicyEvaluation(RunKind):
             )
         return cls(str(fields["target"]), asked)
 
-    def again(self, folder: RunFolder, progress: Progress) -> Self:
+    def reload(self, folder: RunFolder, progress: Progress) -> Self:
         """Return this evaluation unchanged."""
         return self
 

@@ -86,7 +86,7 @@ HOLDOUT_COLUMNS = ("seed", "best", "difference", "95 % interval", "wins", "losse
 
 
 def holdout_rows(test: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for the reward and, if defined, a row for right answers."""
+    """Yield a table row for the reward and, if defined, one for the success rate."""
     for name in ("reward", "exact"):
         if (gap := test[name]) is not None:
             yield (

@@ -125,7 +125,7 @@ class PromptSearch(RunKind):
         named = {"environment": self.setup.config.environment}
         return self.setup.sources() | settings_sources(named, folder)
 
-    def again(self, folder: RunFolder, progress: Progress) -> Self:
+    def reload(self, folder: RunFolder, progress: Progress) -> Self:
         """Return this search unchanged, because its setup is complete."""
         return self
 
@@ -341,7 +341,7 @@ class _SearchRecorder(Observer):
         for warning in warnings:
             self._run.progress.note(f"Warning: {warning}")
 
-    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+    def on_progress(self, stage: str, done: int, total: int, spent: Spend) -> None:
         """Forward the progress to the search's observer."""
         self._inner.on_progress(stage, done, total, spent)
 
@@ -364,7 +364,7 @@ class _SearchRecorder(Observer):
         for finding in add_findings(self.health, self._steps, setup, number=self._number, run=run):
             self._run.progress.note(f"Warning: {finding}")
 
-    def round(self, found: Round) -> None:
+    def on_round(self, found: Round) -> None:
         """Write the metrics of a round and the best prompt so far. Raises `FailureBudgetError` if
         the reward raised the same error on every rollout of the first round."""
         run = self._run
@@ -393,11 +393,11 @@ class _ProgressObserver(Observer):
 
     progress: Progress
 
-    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+    def on_progress(self, stage: str, done: int, total: int, spent: Spend) -> None:
         """Show the progress of a batch."""
         self.progress.evaluation(stage, done, total)
 
-    def round(self, found: Round) -> None:
+    def on_round(self, found: Round) -> None:
         """Show a round as a step, with the reward of its initial leader."""
         values = {"rollouts": float(found.spent.rollouts), "dollars": found.spent.dollars}
         self.progress.step(found.number, values | found.metrics())

@@ -179,7 +179,7 @@ class Quantity:
         return None if result is None or result.is_withheld else self.value(result)
 
     def has_value(self, result: StoredEvaluation | None) -> bool:
-        """Return True if an evaluation has a value, or lost too many rollouts to report it."""
+        """Return True if the evaluation has a mean, or withholds it for lack of rollouts."""
         return result is not None and (result.is_withheld or self.value(result) is not None)
 
     def text(

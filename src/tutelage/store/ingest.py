@@ -36,7 +36,7 @@ _CHUNK = 500
 
 @dataclass(frozen=True, slots=True)
 class _AttemptRows:
-    """The row of an attempt, the rows of its parts by table, and its status and digest."""
+    """Database rows of an attempt and of its parts by table, with its status and hash."""
 
     row: Row
     parts: dict[str, list[Row]]

@@ -136,7 +136,7 @@ class WeightTraining(RunKind):
 
         return bool(changed_keys(self.resolved, folder))
 
-    def again(self, folder: RunFolder, progress: Progress) -> Self:
+    def reload(self, folder: RunFolder, progress: Progress) -> Self:
         """Return the run in the folder with the user's agent, or this run if it trains longer."""
         if self.extends(folder):
             return self

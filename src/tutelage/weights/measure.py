@@ -27,7 +27,7 @@ def measure(
     mode: Mode,
     with_tools: bool = True,
 ) -> Evaluation:
-    """Play held-out tasks once each, and return the evaluation.
+    """Play each held-out task once, and return the evaluation.
 
     In `Mode.TEST` the samples of a task do not depend on other tasks, which is somewhat slower.
     """

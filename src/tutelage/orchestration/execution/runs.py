@@ -57,7 +57,7 @@ class ExecutionRun(RunKind):
         asked = self.head.settings.model_dump(mode="json", exclude={"plan", "checkpoint"})
         return settings_sources(asked, folder)
 
-    def again(self, folder: RunFolder, progress: Progress) -> Self:
+    def reload(self, folder: RunFolder, progress: Progress) -> Self:
         """Return this run unchanged, because the caller has already built the system."""
         return self
 

@@ -213,7 +213,7 @@ def search(
     mentioned = text.mentions(before)
     for step in range(settings.max_nodes + 1):
         places = torch.full((width,), step)
-        state, attend = network.states(text, before, total, mentioned, covered, places)
+        state, attend = network.hidden_states(text, before, total, mentioned, covered, places)
         logits = network.type_logits(text, state, attend)
         if prior is not None:
             logits = logits + prior(before, end + 1, step)
@@ -534,7 +534,7 @@ class PlannerModel(nn.Module):
         covered = earlier[0].cumsum(1)
         so_far = text.so_far_TD[before].cumsum(1)
         places = torch.arange(before.shape[1])
-        values = self.network.states(text, before, so_far, earlier, covered, places)
+        values = self.network.hidden_states(text, before, so_far, earlier, covered, places)
         return (*values, mentioned)
 
     def _edges(

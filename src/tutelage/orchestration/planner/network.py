@@ -191,7 +191,7 @@ class PlannerNetwork(nn.Module):
 
     # -------------------------------------------------------------- decoder
 
-    def states(
+    def hidden_states(
         self,
         text: Encoded,
         before_BN: Tensor,

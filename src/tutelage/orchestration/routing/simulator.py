@@ -203,7 +203,7 @@ class WorkflowBatch:
 
     @staticmethod
     def from_plan(forecast: QueryForecast, parents_NN: Bools) -> WorkflowBatch:
-        """Return a batch of one workflow with all queries of a forecast, without limits."""
+        """Create a batch of one workflow from a forecast, without deadline or budget."""
         query_BN, parents_BNN = np.arange(len(parents_NN))[None], parents_NN[None]
         cost_BW, path_BW = _single_worker_costs(forecast, query_BN, parents_BNN)
         most = _row_max(cost_BW), _row_max(path_BW)
