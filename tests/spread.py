@@ -8,6 +8,7 @@ files leave behind) is there once. The commands that tests start are forked from
 from __future__ import annotations
 
 import gc
+import importlib
 import multiprocessing
 import os
 import signal
@@ -81,6 +82,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     for item in session.items:
         folder = next((f for f in TOGETHER if item.nodeid.startswith(f)), None)
         files.setdefault(folder or item.nodeid.partition("::")[0], []).append(item)
+    for name in PRELOADED:  # what most files import is imported once
+        importlib.import_module(name)
     multiprocessing.set_forkserver_preload([*PRELOADED, "system.command"])
     forkserver.ensure_running()
     config._tmp_path_factory.getbasetemp()  # pyright: ignore

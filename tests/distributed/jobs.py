@@ -31,7 +31,7 @@ def changed(order: str) -> None:
     known, least = process_group.get_group(), 0 if "shards" in order else 1 << 40
     made = TorchProcessGroup(known.rank, known.size, tree="tree" in order, shard_from=least)
     for module in _readers():
-        module.launched = functools.cache(lambda: made)  # pyright: ignore[reportAttributeAccessIssue]
+        module.get_group = functools.cache(lambda: made)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _readers() -> list[Any]:

@@ -176,6 +176,6 @@ def test_a_dry_run_of_eight_ranks_says_what_one_holds(
     """Of a model of 7.6 billion parameters, in place of which a tiny one plays."""
     on(Machine(0, 64, 2, gigabytes * GB, ranks=4))
     loaded = lambda setting: Footprint(setting.config, SEVEN, SEVEN, False)  # noqa: E731
-    monkeypatch.setattr(Footprint, "loaded", loaded)
+    monkeypatch.setattr(Footprint, "from_inputs", loaded)
     assert told in said_by(command_of_eight_ranks(tmp_path), code, monkeypatch)
     assert not (tmp_path / "two").exists()

@@ -161,7 +161,7 @@ def _plan(config: _PlanConfig) -> None:
 
 
 def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
-    """List the tools available for planning, and the planner that can use them."""
+    """List the available tools, and the planner that can use them."""
     loaded = config.load_tools()
     try:
         catalog = config.select_catalog(loaded) or builtin_graph().catalog
@@ -268,10 +268,8 @@ def _execute(
             )
         executed.append(execution)
         run.failed = not execution.success
-        return {
-            "success": execution.success,
-            "reason": execution.reason,
-            "rollout": execution.rollout_id,
+        names = ("success", "reason", "rollout")
+        return {name: getattr(execution, name) for name in names} | {
             "status": "failed" if run.failed else "succeeded",
             "cost": execution.total_cost,
             "latency_ms": execution.total_latency_ms,
@@ -438,7 +436,7 @@ def _show_result(
         for line in lines:
             echo(console, f"  {line}")
     run_path = format_path(folder.path)
-    echo(console, ("\nTrace:", "bold"), f" tutelage show {execution.rollout_id} --run {run_path}")
+    echo(console, ("\nTrace:", "bold"), f" tutelage show {execution.rollout} --run {run_path}")
     if execution.reason == DEADLINE:
         echo(console, ("Finished nodes are kept in ", "dim"), run_path)
 

@@ -104,7 +104,7 @@ def _confirm(
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Compare the seed prompt and the best prompt on fresh held-out tasks."""
+    """Compare the seed and the best prompt on new held-out tasks."""
     from tutelage.cli.console import messages, output, show_status
     from tutelage.cli.prompt_train import show_holdout_test
     from tutelage.cli.prompt_view import PromptDisplay

@@ -196,7 +196,7 @@ class Execution(ExecutionResult):
         return None
 
     @property
-    def rollout_id(self) -> str:
+    def rollout(self) -> str:
         """Identifier of the stored rollout."""
         return self.seeds.id("roll")
 
