@@ -109,9 +109,9 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
                 try:
                     message = pipe.recv()
                 except EOFError:  # it ended before its last test did
-                    code = os.waitpid(running[pipe][0], 0)[1]
+                    code = os.waitstatus_to_exitcode(os.waitpid(running[pipe][0], 0)[1])
                     nodeid, location = at[pipe]
-                    text = f"the process of this test ended with status {code}"
+                    text = f"the process of this test ended with exit code {code}"
                     message = pytest.TestReport(nodeid, location, {}, "failed", text, "call")
                     config.hook.pytest_runtest_logreport(report=message)
                     message = None
