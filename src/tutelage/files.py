@@ -1,10 +1,10 @@
 """Atomic file writes that keep existing files, and the cache folder.
 
-`temporary_path` names the file to write before renaming, `folder_content` describes a folder that a
-user chose as output, `write_new` and `check_new` keep a file that has other content. They are used
-for all files that must be complete, or that a user named (`runs/folder.py`, `policy/model.py`,
-`cli/export.py`). Downloads and other reusable files lie in `cache_folder`, where `locked` lets one
-process create them.
+`temporary_path` names the file to write before renaming, `describe_folder` describes a folder that
+a user chose as output, `write_files` and `check_overwrite` keep a file that has other content. They
+are used for all files that must be complete, or that a user named (`runs/folder.py`,
+`policy/model.py`, `cli/export.py`). Downloads and other reusable files lie in `cache_folder`, where
+`lock_file` lets one process create them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def lock_file(path: Path, notify: Callable[[str], None], activity: str) -> Gener
 
 
 def describe_folder(folder: Path, ignored: Container[str] = ()) -> str | None:
-    """Return a description of a folder's files except `besides`, or None if the folder is missing
+    """Return a description of a folder's files except `ignored`, or None if the folder is missing
     or has no other files."""
     if not os.path.lexists(folder):
         return None

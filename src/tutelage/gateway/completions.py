@@ -213,7 +213,7 @@ class PendingCompletion(RecordedRequest):
     def remove_waiter(self, callback: Callable[[], None] | None = None) -> None:
         """Unregister a waiting client, and cancel sampling if no client is left.
 
-        Sampling is not cancelled if `finishing` is True.
+        Sampling is not cancelled if `must_finish` is True.
         """
         self._waiting -= 1
         if callback is not None:

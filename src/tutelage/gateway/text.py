@@ -49,7 +49,7 @@ def truncate_at_stop(
 ) -> str | None:
     """Truncate content at its first stop string, as in OpenAI's API.
 
-    Unless `exact`, also strip white space before the stop string. `sampled` is the text before the
+    Unless `exact`, also strip white space before the stop string. `raw_text` is the text before the
     codec stripped it: a stop string that starts in its leading white space leaves no content.
     """
     if content is None or not stops:

@@ -111,7 +111,7 @@ def fused_linear(
 ) -> Tensor:
     """Apply a linear layer fused with `swish`, `mul` or `add`, without gradients.
 
-    `how` is the operation; the weight may be in oneDNN's own layout."""
+    `op` is the operation; the weight may be in oneDNN's own layout."""
     if weight.is_mkldnn:
         kernel: Any = torch.ops.mkldnn._linear_pointwise
         if other is None:

@@ -2,7 +2,7 @@
 
 Its system prompt and the descriptions of its tools are read from the rollout's resources each time
 it plays, so a search can replace them. `read_components` returns the texts of resources that a
-search may rewrite, `with_components` puts new texts in place. The loop of the agent is
+search may rewrite, `set_components` puts new texts in place. The loop of the agent is
 `agents/tool_calling.py`; `play.py` plays it.
 """
 

@@ -41,7 +41,7 @@ def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
 def find_run_id(store: Store, folder: RunFolder, *, own_store: bool) -> str:
     """Return the id of a run in its store, which is the original name of its folder.
 
-    With a store of its `own`, the id is known even if the folder was renamed or copied.
+    With `own_store`, the id is known even if the folder was renamed or copied.
     """
     ids = [run.id for run in store.runs()] if own_store else []
     return ids[0] if len(ids) == 1 else folder.name

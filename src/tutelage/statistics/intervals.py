@@ -20,7 +20,7 @@ Z95 = 1.959963984540054
 FEW = 50
 """Number of tasks below which the sign test decides, since a bootstrap is too sure."""
 LEAST = 10
-"""Number of independent tasks below which `shown_interval` is undefined."""
+"""Number of independent tasks below which `reliable_interval` is undefined."""
 LEVEL = 0.05
 
 

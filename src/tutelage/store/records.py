@@ -118,7 +118,7 @@ PerToken = Literal["advantages", "logprobs", "entropies", "importance_weights"]
 class TrainingRow:
     """A training row of one step, with its advantage and per-token values.
 
-    Per-token values cover the trained tokens, in order, packed little-endian; `numbers` unpacks
+    Per-token values cover the trained tokens, in order, packed little-endian; `values` unpacks
     them. They are None if the row was not scored because nothing could be learned from it.
     """
 

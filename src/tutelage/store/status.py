@@ -1,8 +1,8 @@
 """Valid status transitions, and the treatment of records that arrive after a terminal status.
 
 These are pure functions. A terminal status is final, and late results are kept but ignored; only a
-run, unlike a rollout, may be resumed after it has ended. `ingest.py` applies `merge` to each
-rollout that is already in the store.
+run, unlike a rollout, may be resumed after it has ended. `ingest.py` applies `merge_attempts` to
+each rollout that is already in the store.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class StoreWriter:
 
     A context manager that flushes and closes. At most `max_pending` items (rollouts, or groups of
     spans or training rows) may wait before `submit` blocks; at most `max_batch` are written in one
-    transaction. `also` receives the submitted rollouts and spans, for example to export traces.
+    transaction. `listener` receives the submitted rollouts and spans, for example to export traces.
     """
 
     def __init__(

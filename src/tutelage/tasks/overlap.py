@@ -66,8 +66,8 @@ class Overlap:
         return {name: count for name, count in asdict(self).items() if "_" in name}
 
     def notes(self, *, generated: bool = False) -> list[str]:
-        """Return warnings about duplicate tasks. Duplicates among `drawn` training tasks are not
-        reported, since they occur by chance."""
+        """Return warnings about duplicate tasks. Duplicates among `generated` training tasks are
+        not reported, since they occur by chance."""
         notes: list[str] = []
         if self.test_in_train:
             notes.append(

@@ -109,8 +109,8 @@ async def call_safely(
 ) -> tuple[Any, BaseException | None]:
     """Call a user's function and return (value, exception), one of which is None.
 
-    `what` names the function in messages. `inline` runs a synchronous function on the event loop,
-    without a time limit. Others raise `TimeoutError` after `seconds`.
+    `label` names the function in messages. `inline` runs a synchronous function on the event loop,
+    without a time limit. Others raise `TimeoutError` after `timeout` seconds.
     """
     if inline and not inspect.iscoroutinefunction(fn):
         return await _call_catching(fn, arguments, inline=True)

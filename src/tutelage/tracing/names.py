@@ -1,8 +1,9 @@
 """Names of span attributes, operations and events.
 
 The names are those of OpenTelemetry's semantic conventions for generative AI; everything else in
-the package imports them from here. `modern` converts those of other instrumentations: earlier names
-of the same conventions, and OpenInference's `llm.*`. `records.py` has the span they belong to.
+the package imports them from here. `normalize_names` converts those of other instrumentations:
+earlier names of the same conventions, and OpenInference's `llm.*`. `records.py` has the span they
+belong to.
 """
 
 from __future__ import annotations

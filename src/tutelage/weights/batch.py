@@ -4,8 +4,8 @@ A failed rollout is data: one that failed for the agent's own reasons counts wit
 reward, also where it failed before a token was sampled: it has no row then, and stays in its
 group's statistics. One that infrastructure lost is left out of baselines and losses, and counted. A
 rollout that became several rows stays one rollout in every statistic. `make_rows` makes rows of
-rollouts, `with_advantages` gives them advantages; between the two `learner.py` asks models for what
-an estimator needs (values, log-probabilities of a reference). `update.py` turns the batch into an
+rollouts, `add_advantages` gives them advantages; between the two `learner.py` asks models for what
+an estimator needs (values, log-probabilities of a reference). `learner.py` turns the batch into an
 optimizer step; the mathematics is `algorithms/rl`.
 
 Legend: B rows, T tokens.
@@ -55,7 +55,7 @@ class _RolloutStats:
 class Batch:
     """A training batch of B rows and T tokens, with values per token that are 0 outside the mask.
 
-    `make_rows` creates it, `with_advantages` adds advantages, and the update adds the trainer's
+    `make_rows` creates it, `add_advantages` adds advantages, and the update adds the trainer's
     log-probabilities.
     """
 
@@ -271,7 +271,7 @@ def add_advantages(
 ) -> Batch:
     """Return the batch with advantages and returns.
 
-    `values_BT` are the critic's values and `following_BT` its values of the states after truncated
+    `values_BT` are the critic's values and `bootstrap_BT` its values of the states after truncated
     rollouts. `baselines` are the greedy rewards by group. The KL of the batch times `beta` is
     subtracted from the token rewards; group statistics use the rewards without the KL.
     """

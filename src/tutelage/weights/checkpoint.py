@@ -92,8 +92,8 @@ def save(
     """Write a checkpoint and remove older ones.
 
     `write_policy` creates the folder with the policy in it. The last `keep` checkpoints of training
-    (None for all) and the best one are kept. `write_parts` writes the tensors that are sharded over
-    ranks. Raises `RunError` if the disk is full; older checkpoints are kept then.
+    (None for all) and the best one are kept. `write_shards` writes the tensors that are sharded
+    over ranks. Raises `RunError` if the disk is full; older checkpoints are kept then.
     """
     final = get_path(folder, state)
     aside = final.with_name(f".{final.name}.tmp")

@@ -1,8 +1,8 @@
 """Estimate the cost of a training: the number of rollouts and the time.
 
-The number of rollouts follows from the configuration (`planned`). Their time is estimated from
-forward passes of the policy on this machine (`total_time`), until rollouts and updates have been
-measured. `runs/estimate.py` formats both.
+The number of rollouts follows from the configuration (`describe_plan`). Their time is estimated
+from forward passes of the policy on this machine (`estimate_time`), until rollouts and updates have
+been measured. `runs/estimate.py` formats both.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Run a training on the ranks other than rank 0, without run folder, store and console.
 
 Only rank 0 plays rollouts, makes decisions by time, writes files and shows progress. The other
-ranks get its rollouts and decisions (`ProcessGroup.agree`) and compute the same steps. They write
-to a temporary folder. `jobs.py` starts a run on several ranks here; `process_group.py` has the
-protocol.
+ranks get its rollouts and decisions (`ProcessGroup.broadcast`) and compute the same steps. They
+write to a temporary folder. `jobs.py` starts a run on several ranks here; `process_group.py` has
+the protocol.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Inputs that are cheap to check come first (files, names, the reward's parameters), so that invalid
 ones are refused before any model loads. All phases use `TrainingInputs`. Of demonstrations, only
-the assistant's tokens are trained (`Codec.demonstration`); those that do not fit the model are
-refused.
+the assistant's tokens are trained (`Codec.encode_demonstration`); those that do not fit the model
+are refused.
 """
 
 from __future__ import annotations

@@ -100,9 +100,9 @@ class Learner:
     ) -> None:
         """Create a learner.
 
-        `fresh` is True if the policy still has its initial weights; `start` are these weights if
-        they were kept. `name` selects the calls to learn from (`Call.policy`), `group` the
-        processes of the training.
+        `fresh` is True if the policy still has its initial weights; `initial_weights` are these
+        weights if they were kept. `name` selects the calls to learn from (`Call.policy`), `group`
+        the processes of the training.
         """
         self._name, self._group = name, group
         self._config, self._numerics, self._whole = config, numerics, policy

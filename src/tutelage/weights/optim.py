@@ -72,7 +72,7 @@ def make_optimizer(
     """Create the optimizer configured by `actor.optim` or `critic.optim`.
 
     It is fused AdamW over all parameters, or Muon over the blocks' matrices and AdamW over the rest
-    with the same learning rate. Tensors whose name begins with `apart` have a separate AdamW.
+    with the same learning rate. Tensors whose name begins with `prefix` have a separate AdamW.
     """
     matrices: list[Tensor] = []
     if kind == "muon":  # embedding and head are outside of the transformer's blocks

@@ -1,8 +1,8 @@
 """The processes that train together: this one alone, or the ranks of torch.distributed.
 
 Every rank runs the same step on the same rows: rank 0 plays the rollouts and sends them to the
-other ranks (`agree`), each rank computes its share of the micro-batches (`map`, `accumulate`), and
-all get the same reports, gradients and metrics. `tutelage.distributed.process_group` implements
+other ranks (`broadcast`), each rank computes its share of the micro-batches (`map`, `accumulate`),
+and all get the same reports, gradients and metrics. `tutelage.distributed.process_group` implements
 several ranks; it is imported if a launcher has started this process.
 
 The gradient of a batch is added micro-batch by micro-batch, on one or more threads. Each

@@ -124,8 +124,8 @@ def run_collection(
 ) -> tuple[JSON, Path, Path]:
     """Collect executions in a run folder; return the totals, the log file and the folder.
 
-    Before the start, `note` is called with a description of the workers and of the plans. `on_done`
-    is called after each instruction. Mock workers run on a virtual clock.
+    Before the start, `on_start` is called with a description of the workers and of the plans.
+    `on_done` is called after each instruction. Mock workers run on a virtual clock.
 
     Raises the errors of `collect`.
     """

@@ -1,12 +1,12 @@
 """Record of an execution: its events, and the state and result computed from them.
 
 An event is a row of the store (run, execution, number, JSON), written to disk before the next
-request is sent. `fold` computes the state of an execution (`ExecutionState`) from its events, and
-the state returns the `Execution`, from which rollout, spans, log and reward are made (`stored.py`).
-The executor updates such a state while it runs. After a kill, `ExecutionJournal` folds the events
-of the earlier process: nodes that ended are not run again, costs stay counted, and an unfinished
-request is counted at its upper bound because its cost is unknown. Random draws are addressed by
-node and request, so the remaining work draws the same values as without the kill.
+request is sent. `replay_events` computes the state of an execution (`ExecutionState`) from its
+events, and the state returns the `Execution`, from which rollout, spans, log and reward are made
+(`stored.py`). The executor updates such a state while it runs. After a kill, `ExecutionJournal`
+folds the events of the earlier process: nodes that ended are not run again, costs stay counted, and
+an unfinished request is counted at its upper bound because its cost is unknown. Random draws are
+addressed by node and request, so the remaining work draws the same values as without the kill.
 """
 
 from __future__ import annotations

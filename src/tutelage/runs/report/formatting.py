@@ -1,7 +1,7 @@
 """Formatting of numbers and texts: percentages, durations, escaped control characters.
 
-Pure functions. `page.py` applies `visible` to every string of the page, so that the text of a model
-cannot reorder a line or break the file's encoding.
+Pure functions. `page.py` applies `sanitize` to every string of the page, so that the text of a
+model cannot reorder a line or break the file's encoding.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 All group estimators (`grpo.py`, `rloo.py`, `opo.py`, ...) use these functions, so they treat a
 group of one rollout in the same way. With `single_member="zero"` its advantage is 0, and
-`group_counts` counts such groups. With `"verl"` its mean is taken as 0 and its deviation as 1, as
+`count_groups` counts such groups. With `"verl"` its mean is taken as 0 and its deviation as 1, as
 verl does.
 
 Legend: B rows, N rollouts, G groups, L trained tokens of a rollout.
