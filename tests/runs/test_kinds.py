@@ -120,6 +120,18 @@ def test_it_stops_after_its_step_and_goes_on(counting: ModuleType, tmp_path: Pat
     assert lifecycle.NOTHING_LEFT in command("resume", folder.path)
 
 
+def test_a_change_of_its_code_is_refused(counting: ModuleType, tmp_path: Path) -> None:
+    folder, file = create(tmp_path / "one"), Path(str(counting.__file__))
+    with pytest.raises(KeyboardInterrupt):
+        run(counting, folder, StopAt(2))
+    text = file.read_text()
+    file.write_text(text.replace("self.count += 1", "self.count += 2"))
+    with pytest.raises(RunError, match="different sources: the kind counting changed"):
+        run(counting, folder)
+    file.write_text(text + "# a comment changes nothing\n")
+    assert run(counting, folder)["count"] == 4
+
+
 def test_while_it_goes_on_nothing_is_told_of_the_stop_before(
     counting: ModuleType, tmp_path: Path
 ) -> None:

@@ -120,7 +120,7 @@ def test_the_time_of_a_run_is_estimated_before_it_begins_and_kept_by_phase(
     for steps in (4, 8):
         words = [*overrides(source, trainer__total_training_steps=steps), *keys]
         job = kinds.make_job(resolve("math", words, machine=LAPTOP))
-        work = run.TrainingRun(job.resolved, job.make_inputs(), job.loop)
+        work = run.TrainingRun(job.resolved, job.make_inputs(), job.event_loop)
         ctx: Any = SimpleNamespace(
             state=SimpleNamespace(phase="", phase_step=0, results={}),
             setting=work.setting,

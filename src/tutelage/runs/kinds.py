@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
+from tutelage.agents.loading import source_hash
 from tutelage.config.fields import RunSettings
 from tutelage.errors import ConfigError, RunError
 from tutelage.runs.figures import Figures, RunFiles
@@ -127,7 +128,10 @@ class RunKind(Protocol):
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Return hashes of the files, code and tasks of a run, by displayed name. A run can be
         resumed only if they are unchanged."""
-        return settings_sources(_dump(self.head.settings), folder)
+        hashes = settings_sources(_dump(self.head.settings), folder)
+        if not type(self).__module__.startswith("tutelage."):
+            hashes[f"the kind {self.name}"] = source_hash(type(self))
+        return hashes
 
     def extends(self, folder: RunFolder) -> bool:
         """Return True if this run extends the run in a folder, for example by more steps."""

@@ -107,7 +107,7 @@ class GroupQueue:
         for task in tasks:
             task.cancel()
         if tasks:
-            self._ctx.loop.run(asyncio.wait(tasks))
+            self._ctx.event_loop.run(asyncio.wait(tasks))
         self._running.clear()
 
     # ------------------------------------------------------------ what is on its way
@@ -145,7 +145,7 @@ class GroupQueue:
             self._start_groups()
             if len(taken) == size:
                 break
-            ctx.loop.run(self._wait_for_group())
+            ctx.event_loop.run(self._wait_for_group())
             if ctx.run.stop.asked:
                 self._save_state()
                 ctx.state.tick -= 1  # this step has not begun
@@ -170,7 +170,7 @@ class GroupQueue:
             group = [(place, self._tasks[step][place])]
             specs = make_specs(ctx, self._phase, step, group, self._label)
             playing = self._play_group(workers, number, specs)
-            task = ctx.loop.get_loop().create_task(playing, context=copy_context())
+            task = ctx.event_loop.get_loop().create_task(playing, context=copy_context())
             self._running[number] = task
 
     async def _play_group(

@@ -129,7 +129,7 @@ def _run_follower(job: WeightTraining, run_name: str, group: ProcessGroup) -> No
 
     Rank 0 reports errors that all ranks have, and stops.
     """
-    job.work = TrainingRun(job.resolved, run_on_all(group, job.make_inputs), job.loop)
+    job.ctx = TrainingRun(job.resolved, run_on_all(group, job.make_inputs), job.event_loop)
     with tempfile.TemporaryDirectory(prefix="tutelage-rank-") as place:
         folder = RunFolder(Path(place) / run_name)
         folder.path.mkdir()

@@ -48,11 +48,11 @@ class WeightTraining(RunKind):
     resolved: Resolved
     given: JobInputs | None = None
     """A Python agent to train, with its tasks."""
-    loop: asyncio.Runner = field(default_factory=asyncio.Runner)
+    event_loop: asyncio.Runner = field(default_factory=asyncio.Runner)
     """The event loop of built-in agents and their engines, for the whole run."""
     imitated: Path | None = None
     """File with the imitated episodes of a resumed run's environment."""
-    work: TrainingRun = field(init=False)
+    ctx: TrainingRun = field(init=False)
     """The training in this process, set by `prepare`."""
 
     @classmethod
@@ -149,7 +149,7 @@ class WeightTraining(RunKind):
         is one."""
         from tutelage.weights.training import prepare
 
-        self.work = prepare(self, folder, progress)
+        self.ctx = prepare(self, folder, progress)
 
     def make_inputs(self, policy: Path | None = None) -> TrainingInputs:
         """Create the training inputs. `policy` is the folder of another initial policy."""
@@ -183,70 +183,70 @@ class WeightTraining(RunKind):
     def record(self, folder: RunFolder) -> None:
         """Write the user's agent and tasks, then the configuration."""
         if self.given is not None:
-            self.given.record(folder, self.work.setting.tasks.splits)
+            self.given.record(folder, self.ctx.setting.tasks.splits)
         super().record(folder)
 
     def begin(self, folder: RunFolder) -> None:
         """Record the compute conditions, and save the initial weights of an embedded policy."""
         from tutelage.weights.training import record_start
 
-        record_start(self.work.setting, folder)
+        record_start(self.ctx.setting, folder)
 
     def open(self, run: Run) -> None:
         """Load the checkpoint into the run, and show its settings and warnings."""
         from tutelage.weights.training import show_summary
 
-        self.work.open(run)
-        show_summary(self.work)
-        remarks = () if self.work.pool is None else self.work.pool.warnings()
-        for warning in (*self.resolved.warnings, *self.work.setting.notes(), *remarks):
-            self.work.warn(warning)
+        self.ctx.open(run)
+        show_summary(self.ctx)
+        remarks = () if self.ctx.pool is None else self.ctx.pool.warnings()
+        for warning in (*self.resolved.warnings, *self.ctx.setting.notes(), *remarks):
+            self.ctx.warn(warning)
 
     @property
     def done(self) -> Container[str]:
         """Return the phases completed by earlier processes."""
-        return self.work.state.results.setdefault("done", [])
+        return self.ctx.state.results.setdefault("done", [])
 
     def phases(self) -> Sequence[Phase]:
         """Return the phases of the configuration in order, after writing a first checkpoint."""
         from tutelage.weights import checkpoint
         from tutelage.weights.training import list_phases
 
-        folder = self.work.run.folder
-        if self.work.setting.group.broadcast(lambda: not checkpoint.list_complete(folder)):
-            self.work.save()
-        return list_phases(self.work)
+        folder = self.ctx.run.folder
+        if self.ctx.setting.group.broadcast(lambda: not checkpoint.list_complete(folder)):
+            self.ctx.save()
+        return list_phases(self.ctx)
 
     def enter(self, phase: str) -> None:
         """Begin or continue a phase."""
-        work, state = self.work, self.work.state
+        ctx, state = self.ctx, self.ctx.state
         if state.phase != phase:
             state.phase, state.phase_step, state.phase_data = phase, 0, {}
-        work.phase_began = work.elapsed() - state.seconds.get(phase, 0.0)
+        ctx.phase_began = ctx.elapsed() - state.seconds.get(phase, 0.0)
 
     def leave(self, phase: str) -> None:
         """Save the results of a phase, and write a checkpoint."""
         from tutelage.weights.training import finish_phase
 
-        finish_phase(self.work, phase)
+        finish_phase(self.ctx, phase)
 
     def result(self, status: str) -> JSON:
         """Return the content of result.json."""
         from tutelage.weights.training import outcome
 
-        self.work.finished = status == FINISHED
-        return outcome(self.work, status)
+        self.ctx.finished = status == FINISHED
+        return outcome(self.ctx, status)
 
     def close(self) -> None:
         """Close servers, workers, event loop and tools, and remove surplus checkpoints."""
         from tutelage.weights import checkpoint
 
-        for opened in (self.work.servers, self.work.pool, self.work.loop):
+        for opened in (self.ctx.servers, self.ctx.pool, self.ctx.event_loop):
             if opened is not None:
                 opened.close()
-        close_tools(self.work.setting.tools)
-        if self.work.finished:
-            checkpoint.remove_intermediate(self.work.run.folder)
+        close_tools(self.ctx.setting.tools)
+        if self.ctx.finished:
+            checkpoint.remove_intermediate(self.ctx.run.folder)
 
 
 @register

@@ -27,7 +27,7 @@ from tutelage.weights.sampling import RolloutGroups
 class TrainingLoop:
     """State shared by the steps of a phase: run, learners, step limit and rollouts."""
 
-    work: TrainingRun
+    ctx: TrainingRun
     phase: str
     learners: Mapping[str, Learner]
     """The learners of all trained policies; the main one is `POLICY`."""
@@ -41,9 +41,9 @@ class TrainingLoop:
 
         Metrics of further policies are named `policy/NAME/...`.
         """
-        main = self.work.setting.seeds.child(self.phase, number, "update")
+        main = self.ctx.setting.seeds.child(self.phase, number, "update")
         groups = self.play_groups(number)
-        self.work.placement.free()
+        self.ctx.placement.free()
         batches: dict[str, Batch] = {}
         metrics: dict[str, float] = {}
         for name, learner in self.learners.items():
@@ -59,8 +59,8 @@ class TrainingLoop:
             prefix = "" if name == POLICY else f"policy/{name}/"
             metrics |= {f"{prefix}{key}": value for key, value in values.items()}
             metrics |= {"max_dlogp": max(gaps)} if gaps else {}
-        self.work.placement.hand_over_weights()
-        record(self.work.run.writer, self.work.run.id, self.work.state.tick, batches)
+        self.ctx.placement.hand_over_weights()
+        record(self.ctx.run.writer, self.ctx.run.id, self.ctx.state.tick, batches)
         return groups, metrics
 
     def state_dict(self) -> dict[str, Any]:

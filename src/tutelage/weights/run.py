@@ -71,7 +71,7 @@ class TrainingRun:
 
     resolved: Resolved
     setting: TrainingInputs
-    loop: asyncio.Runner
+    event_loop: asyncio.Runner
     """The one event loop that built-in agents and their engines have for the whole run."""
     state: TrainingState = field(default_factory=TrainingState)
     tensors: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -328,7 +328,7 @@ class TrainingRun:
             play = PlaySettings(self.run.id, mode, temperature, with_tools, invariant, own)
             if given is None:
                 playing = self.placement.workers(play).run(specs, on_done)
-                found = self.loop.run(playing, context=copy_context())
+                found = self.event_loop.run(playing, context=copy_context())
                 self.run.writer.submit(found)
             else:
                 # A Python agent plays on its manager, and each rollout is stored as it ends.

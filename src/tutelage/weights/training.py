@@ -70,7 +70,7 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
     config, trainer = job.resolved.config, job.resolved.config.trainer
     check_workers(config)
     if folder.config.is_file():
-        work = _load_run(job, folder, progress)
+        ctx = _load_run(job, folder, progress)
     else:
         check_model_fits(config)
         start = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
@@ -79,16 +79,16 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
             state, tensors = checkpoint.load(find_checkpoint(Path(start)))
             state.metrics_lines = 0
             state.results.pop(BEST, None)  # its checkpoint stays in the other run
-        work = TrainingRun(job.resolved, job.make_inputs(), job.loop, state, tensors)
-        limit, ended = step_limit(work.setting), {RL, SFT} & set(state.results.get("done", ()))
+        ctx = TrainingRun(job.resolved, job.make_inputs(), job.event_loop, state, tensors)
+        limit, ended = step_limit(ctx.setting), {RL, SFT} & set(state.results.get("done", ()))
         if ended or (state.phase in (RL, SFT) and state.phase_step >= (limit or float("inf"))):
             raise RunError(
                 f"trainer.resume_from_path={start!r} was saved after the last of "
                 f"{limit or state.phase_step} steps, so nothing would be trained; use a checkpoint "
                 "such as checkpoints/step_000040, or raise trainer.total_training_steps (--steps)"
             )
-        check_models(work.setting.policy, config)
-        footprint = Footprint.from_inputs(work.setting)
+        check_models(ctx.setting.policy, config)
+        footprint = Footprint.from_inputs(ctx.setting)
         footprint.check()
         # A checkpoint has the weights twice, AdamW's numbers of what is trained, and a critic.
         size = 8 * (footprint.parameters + footprint.trained)
@@ -97,10 +97,10 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
         place = next(path for path in folder.path.absolute().parents if path.is_dir())
         way = "lower trainer.max_actor_ckpt_to_keep, or choose an --output on another disk"
         files.check_disk_space(place, kept * size, f"{kept} checkpoints need", way)
-    work.pool = start_workers(work.setting)
+    ctx.pool = start_workers(ctx.setting)
     if config.rollout.name == "vllm":
-        work.servers = Servers(work.setting, folder, progress)
-    return work
+        ctx.servers = Servers(ctx.setting, folder, progress)
+    return ctx
 
 
 def record_start(inputs: TrainingInputs, folder: RunFolder) -> None:
@@ -121,17 +121,17 @@ def _load_run(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tra
     imitated = folder.path / IMITATED
     job.imitated = imitated if imitated.is_file() else None
     setting = job.make_inputs(first if first.is_dir() else None)
-    work = job.work = TrainingRun(job.resolved, setting, job.loop)
+    ctx = job.ctx = TrainingRun(job.resolved, setting, job.event_loop)
     if job.given is not None:
         job.given.record(folder, setting.tasks.splits)
     more = job.extends(folder)
     if more:
-        _rewind(work, folder, progress)
+        _rewind(ctx, folder, progress)
     if values := checkpoint.load_newest(folder, progress.note):
-        work.state, work.tensors = values
+        ctx.state, ctx.tensors = values
     if more:
         job.record(folder)
-    state = work.state
+    state = ctx.state
     if not kept and not folder.conditions.is_file():
         record_start(setting, folder)
     else:
@@ -150,7 +150,7 @@ def _load_run(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tra
     state.metrics_lines = min(len(lines), state.metrics_lines)
     trim_lines(folder.metrics, state.metrics_lines)
     trim_lines(folder.events, len(folder.read_events()))
-    return work
+    return ctx
 
 
 def _rewind(ctx: TrainingRun, folder: RunFolder, progress: Progress) -> None:

@@ -103,8 +103,9 @@ def _check_estimate(name: str, estimate: object, batch: Packed) -> Estimate:
     """Return an estimator's result. Raises `ConfigError` unless it is an estimate of this batch."""
     shape = tuple(batch.mask_NL.shape)
     if not isinstance(estimate, Estimate) or any(tuple(x_NL.shape) != shape for x_NL in estimate):
+        own = [tuple(x.shape) for x in estimate] if isinstance(estimate, Estimate) else estimate
         raise ConfigError(
-            f"algorithm.adv_estimator={name!r} returned a {type(estimate).__name__}; return "
+            f"algorithm.adv_estimator={name!r} returned {own!r:.200}; return "
             f"Estimate(advantages_NL, returns_NL) with tensors of the shape {shape!r} of "
             "batch.mask_NL"
         )
