@@ -69,18 +69,18 @@ def kill_workers(place: Path, moments: int, seed: int) -> list[str]:
     from tests.distributed import ray_parts as parts
     from tests.weights import tiny_job
 
-    from tutelage.weights import context
+    from tutelage.weights import run
 
     source, rng = parts.mortal_material(place / "source"), random.Random(seed)
     keys = {
         "agent__agent_type": f"{source}/mortal.py:MortalAgent",
         "trainer__total_training_steps": 2 * STEPS,
     }
-    local = context.LocalPlacement
-    context.LocalPlacement = parts.InvariantPlacement  # pyright: ignore[reportPrivateImportUsage]
+    local = run.LocalPlacement
+    run.LocalPlacement = parts.InvariantPlacement  # pyright: ignore[reportPrivateImportUsage]
     (place / "usual").mkdir()
     usual = tiny_job.run(source, place / "usual" / "run", **keys)
-    context.LocalPlacement = local  # pyright: ignore[reportPrivateImportUsage]
+    run.LocalPlacement = local  # pyright: ignore[reportPrivateImportUsage]
     known = sorted(parts.rollouts_of(usual), key=lambda rollout: rollout.id)
     for victim in rng.sample([r for r in known if r.index < 2], moments):
         (source / "kills" / victim.id).write_text(rng.choice(parts.MOMENTS))

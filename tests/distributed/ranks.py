@@ -46,8 +46,8 @@ class Ranks:
             time.sleep(0.005)
 
     def kill(self, rank: int) -> None:
-        """SIGKILL to one of them."""
-        os.kill(self.processes[rank].pid, signal.SIGKILL)
+        """SIGKILL to one of them, unless it has ended."""
+        self.processes[rank].kill()
 
     def end(self) -> list[int]:
         """Wait for the end of all; their exit codes."""
