@@ -12,6 +12,7 @@ import importlib
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -78,6 +79,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     config, number = session.config, session.config.getoption("processes")
     if not number or session.testsfailed or config.getoption("collectonly"):
         return None
+    if sys.platform == "darwin":
+        return None  # a fork of a process that has loaded Apple's libraries may crash
     files: dict[str, list[pytest.Item]] = {}
     for item in session.items:
         folder = next((f for f in TOGETHER if item.nodeid.startswith(f)), None)
