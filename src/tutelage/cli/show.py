@@ -28,7 +28,7 @@ class _ShowOptions(Section):
     rollouts: Count | None = None
     """For a run: list N rollouts."""
     step: CountOrZero | None = None
-    """For a run: list rollouts of this step."""
+    """For a run: list rollouts of this step, counted over all phases."""
     failed: bool = False
     """For a run: list failed rollouts."""
 
