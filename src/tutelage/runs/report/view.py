@@ -224,8 +224,8 @@ def _describe_cold_start(source: ReportSource) -> str:
         who = "The policy"
     elif config.model.path == SHIPPED:
         return (
-            "It begins with a small language model that is shipped, which was trained on "
-            "demonstrations: clean ones, then ones of which most guess, as it does since."
+            "It starts from the shipped small language model, trained on demonstrations: first "
+            "correct ones, then ones that mostly guess the answer, as the model does at first."
         )
     elif config.model.path is None:
         who = f"A small language model (size {config.model.size}), built from scratch,"
