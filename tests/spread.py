@@ -87,7 +87,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         files.setdefault(folder or item.nodeid.partition("::")[0], []).append(item)
     for name in PRELOADED:  # what most files import is imported once
         importlib.import_module(name)
-    multiprocessing.set_forkserver_preload([*PRELOADED, "system.command"])
+    multiprocessing.set_forkserver_preload([*PRELOADED, "system.command", "system.prepared"])
     forkserver.ensure_running()
     config._tmp_path_factory.getbasetemp()  # pyright: ignore
     waiting, free = list(files.values()), list(range(number))

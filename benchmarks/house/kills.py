@@ -161,7 +161,7 @@ def kill_kind(kind: str, place: Path, moments: int, seed: int, model: Path) -> l
         job.process.join(rng.uniform(0.02, 1.0) * seconds)
         job.kill()
         result = RunFolder(run).read_result() if run.is_dir() else None
-        ended_before = result is not None and result.get("status") in (None, "finished")
+        ended_before = result is not None and result.get("status") != "stopped"
         late += ended_before
         if (run / "config.json").is_file():
             ended = command("resume", "run")

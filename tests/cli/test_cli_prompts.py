@@ -97,9 +97,6 @@ def test_the_documents_flow_from_env_file_to_verdict(here: Path) -> None:
     assert at[0] < at[1] < at[2] < at[3] < at[8]
     assert at[9] < at[11] < at[12] < at[13]
     assert "Iteration 3" in plain
-    cost = re.search(r"Cost from here, at most: [\d,]+ rollouts x [\d,]+ tokens = ", plain)
-    assert cost is not None
-    assert cost.start() < plain.index("Iteration 1")
     assert KEY not in said
     assert files_with(here / "run", KEY) == []
 
@@ -139,7 +136,7 @@ def test_the_verbs_read_a_run(here: Path) -> None:
 def test_confirm_of_own_tasks_needs_fresh_ones(here: Path) -> None:
     line = own(here, '1.0 if "kind" in said else 0.2')
     run(f"train prompt {line} --output run {HINT}")
-    assert "pass --test FILE" in run("prompts confirm run", 2)
+    assert "must be passed too: --test FILE" in run("prompts confirm run", 2)
     rows = [json.dumps({"id": f"n{i}", "question": f"new {i}"}) for i in range(60)]
     (here / "fresh.jsonl").write_text("\n".join(rows))
     assert "look 2" in run("prompts confirm run --test fresh.jsonl")
@@ -153,7 +150,7 @@ def test_confirm_of_own_tasks_needs_fresh_ones(here: Path) -> None:
         ("0.5", 3, "no evidence"),
         ("0.0", 3, "no evidence"),
         # Validation tasks are few, and on them what is worse looks better.
-        ('0.6 if "kind" not in said else float(int(task["id"][1:]) in VAL)', 4, "regressed"),
+        ('0.6 if "kind" not in said else float(int(task["id"][1:]) in SEEN)', 4, "regressed"),
     ],
 )
 def test_exit_codes_follow_the_verdict(worth: str, code: int, verdict: str, here: Path) -> None:
@@ -161,8 +158,9 @@ def test_exit_codes_follow_the_verdict(worth: str, code: int, verdict: str, here
     from tutelage.tasks.dataset import Dataset
 
     line = own(here, "0.0")
-    val = split_dataset(Dataset[Any].load("tasks.jsonl"), 0).val
-    line = own(here, worth.replace("VAL", str({int(t.id[1:]) for t in val})))
+    split = split_dataset(Dataset[Any].load("tasks.jsonl"), 0)
+    seen = {int(t.id[1:]) for t in (*split.train, *split.val)}
+    line = own(here, worth.replace("SEEN", str(seen)))
     said = run(f"train prompt {line} --output run {HINT} --rollouts 400", code)
     assert f"Verdict: {verdict}" in said
     for alike in ("0.5", "0.0"):

@@ -140,6 +140,6 @@ def test_a_cluster_is_reached_by_its_address(
         node.send_signal(signal.SIGTERM)
     stranger = told(own_environment(tmp_path / "stranger", "0123" * 16))
     if asks == "token":
-        assert stranger.startswith(f"the Ray cluster at '{address}' asks for a token")
+        assert stranger.startswith(f"the Ray cluster at '{address}' needs a token")
     else:
         assert stranger.startswith("played ")

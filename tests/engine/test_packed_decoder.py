@@ -133,7 +133,7 @@ def test_shards_change_no_bit_by_the_cores_that_compute_them(
         monkeypatch.setattr(F, "embedding", watched)
         seen.clear()
         found.append(talks(engine_of(policy, dtype, slots=20), range(20)))
-        assert len(seen) == cores
+        assert len(seen - {"MainThread"}) == cores  # which computes the prompts
         if cores == 2:
             monkeypatch.setattr(F, "embedding", failing)
             with pytest.raises(MemoryError):

@@ -140,11 +140,9 @@ def test_a_stop_shows_what_was_played(
         end = time.monotonic() + 120
         while len(Server.asked) < 4 and time.monotonic() < end:
             time.sleep(0.1)
-        time.sleep(6)  # a long reply is no silence
         child.send_signal(number)
         out, err = child.communicate(timeout=60)
     assert child.returncode == 128 + number, err
-    assert "measuring eval: 3 of 5" in err
     assert "Stopped after 3 of 5 rollouts:" in out
     assert "rollouts  3 of 3 judged" in out
     assert ("resume run" in err) == bool(kept)

@@ -157,7 +157,7 @@ class Command:
         for stream in streams:
             stream.touch()
         stdout = Path(out) if out is not None else streams[0]
-        places = {name: os.environ[name] for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME")}
+        places = {name: value for name, value in os.environ.items() if name.startswith("XDG_")}
         job = _Job(args, str(self.cwd), str(stdout), str(streams[1]), max_file, places | env)
         process = _script(job) if self.real else _fork(job)
         return Running(process, *streams)

@@ -10,7 +10,7 @@ import gc
 
 from tutelage.runs.report import page
 
-_environment = page._environment()  # pyright: ignore[reportPrivateUsage]
+_environment = page._get_environment()  # pyright: ignore[reportPrivateUsage]
 for _name in _environment.list_templates(extensions=["j2"]):
     _environment.get_template(_name)
 gc.collect()

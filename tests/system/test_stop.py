@@ -50,7 +50,7 @@ def test_a_signal_stops_after_the_step_and_a_resume_finishes(
     tutelage: Command,
 ) -> None:
     job = tutelage.start(*references[kind].arguments)
-    assert job.until(lambda: job.says(moment))
+    assert job.until(lambda: job.says(f"  {moment}: "))
     job.send(number)
     told = job.end().check(128 + number)
     assert told.err.splitlines()[-1].startswith(WAY_ON)

@@ -26,7 +26,7 @@ from tutelage.runs.folder import create
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine, tiny_policy
 from tutelage.types import Call, Message, Rollout, Sampling
-from tutelage.weights import jobs
+from tutelage.weights import jobs, placement
 from tutelage.weights.batch import Batch
 from tutelage.weights.config import resolve
 
@@ -141,20 +141,29 @@ def test_a_rollout_counts_once_in_one_row_and_in_several(
         assert_same(gradient(policy, batch, settings)[0], slow_gradient(policy, rollouts, settings))
 
 
+REPLY = '<think>\nhm\n</think>\n\nAction: calculator\nAction Input: {"expression": "1 + 1"}'
+
+
 @pytest.mark.full
-def test_a_run_says_which_part_of_the_template_splits_rollouts(tmp_path: Path) -> None:
+def test_a_run_says_which_part_of_the_template_splits_rollouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = material(tmp_path)
     policy = tiny_policy("qwen2", 3)
     tokenizer: Any = policy.codec.tokenizer
     tokenizer.chat_template = QWEN3
-    with torch.no_grad():  # its turns end soon, as those of a model that has learned to answer
-        for _, tensor in policy.named_tensors():
-            if tensor.shape[0] >= len(tokenizer):
-                tensor[tokenizer.eos_token_id] *= 20
+    monkeypatch.setattr(
+        placement,
+        "make_engine",
+        lambda policy, **_: ScriptedEngine(policy.codec, lambda _: REPLY),
+    )
     policy.save(source / "model", replace=True)
     keys = {
         "agent__agent_type": "react",
         "agent__system_prompt": "Be brief.",
+        "agent__max_tokens_per_turn": 150,
+        "agent__max_turns": 2,
+        "rollout__max_len": 2048,
         "trainer__total_training_steps": 2,
     }
     found: dict[str, tuple[list[float], list[str]]] = {}
