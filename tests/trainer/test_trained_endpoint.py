@@ -112,7 +112,7 @@ class Mute(ScriptedClient):
 
 @pytest.mark.parametrize(
     ("client", "words"),
-    [(Mute, "returned no token IDs"), *long((Refusing, "does not support logprobs"))],
+    [(Mute, "returned no token IDs"), *long((Refusing, "does not support log-probabilities"))],
 )
 def test_an_endpoint_that_tells_no_tokens_cannot_be_trained_on(
     gateway: Gateway, tmp_path: Path, client: type[ScriptedClient], words: str
