@@ -251,7 +251,7 @@ class AttemptSession:
                 return earlier
         model = self.model(request.model)
         if request.logprobs and model.decoder is None:
-            raise bad_request(f"model {model.name!r} does not support log-probabilities", "logprobs")
+            raise bad_request(f"{model.name!r} does not support log-probabilities", "logprobs")
         if request.scored is not None and getattr(model.client, "policy", None) is None:
             message = f"model {model.name!r} does not support log-probabilities of the prompt"
             raise bad_request(message, "prompt_logprobs")
