@@ -151,9 +151,11 @@ def test_a_rank_on_another_host_trains_as_on_this_one(
     host: Host, database: str, one_thread: None, tmp_path: Path
 ) -> None:
     source = material(tmp_path)
-    usual, out = tmp_path / "usual" / "run", tmp_path / "placed" / "run"
+    usual, out, own = (tmp_path / name / "run" for name in ("usual", "placed", "own_store"))
     together(2, usual.parent, jobs.train, source, usual, "plain")
     with two_nodes(host, 1, tmp_path):
         train_placed(source, out, trainer__store_url=f"'{database}'")
-    assert jobs.digest(out) == jobs.digest(usual)
-    assert jobs.metrics(out) == jobs.metrics(usual)
+        train_placed(source, own)  # the SQLite file of its folder, which rank 0 alone opens
+    for found in (out, own):
+        assert jobs.digest(found) == jobs.digest(usual)
+        assert jobs.metrics(found) == jobs.metrics(usual)

@@ -441,7 +441,7 @@ def codec_of(name: str) -> Codec:
 def test_what_a_template_does_to_earlier_turns_is_found_by_trying(
     name: str, said: str | None
 ) -> None:
-    found = codec_of(name).thoughts.describe_rewriting
+    found = codec_of(name).thoughts.rewriting_notice
     assert str(found).startswith(str(said))
 
 
@@ -463,7 +463,7 @@ def test_a_thought_is_left_out_or_kept_as_chosen(name: str, follows: Message) ->
     whole = codec.render_text([ASKED, reply, follows])
     assert whole.endswith(codec.decode(ids))
     assert codec.decode(ids).count("<|im_end|>") == 1
-    assert "drops" not in str(codec.thoughts.describe_rewriting)
+    assert "drops" not in str(codec.thoughts.rewriting_notice)
 
 
 @pytest.mark.parametrize(

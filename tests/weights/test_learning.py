@@ -71,7 +71,6 @@ def test_some_steps_teach_it_to_answer(guesser: Path, tmp_path: Path) -> None:
     assert sum(rewards[:2]) / 2 < 0.5
     assert sum(rewards[-2:]) / 2 > 0.8
     assert result["success_after_sampled"] > result["success_before_sampled"] + 0.3
-    assert result["success_after_greedy"] >= result["success_before_greedy"]
     assert result["max_dlogp"] < 1e-4
     assert all(line["max_dlogp"] < 1e-4 for line in steps)
 

@@ -117,7 +117,7 @@ class Phase:
         return [f"{duration(seconds)} left of this phase{in_all}"]
 
     @property
-    def format_steps(self) -> list[str]:
+    def step_texts(self) -> list[str]:
         """Steps as `step 57/300`, or `step 57` without a limit; empty if the phase has no steps."""
         if not (self.done or self.steps):
             return []
@@ -234,7 +234,7 @@ class LiveDisplay(Progress):
         # A line of a measurement is no reason to leave out the next step's.
         if self._live is None and self._is_due(now, self._step_at):
             self._line_at = self._step_at = now
-            texts = [", ".join([self._phase.name, *self._phase.format_steps])]
+            texts = [", ".join([self._phase.name, *self._phase.step_texts])]
             texts += [
                 *metric_text(self._phase.values, utf8=self._utf8),
                 *self._phase.format_time_left(now),
@@ -278,7 +278,7 @@ class LiveDisplay(Progress):
         now, width = self._clock(), options.max_width
         if phase is not None:
             elapsed = f"{duration(now - phase.began)} gone"
-            suffix = "   ".join(["", *phase.format_steps, elapsed, *phase.format_time_left(now)])
+            suffix = "   ".join(["", *phase.step_texts, elapsed, *phase.format_time_left(now)])
             yield Text.assemble((phase.name[: max(8, width - len(suffix))], "bold"), suffix)[:width]
             bar = ProgressBar(1.0, phase.fraction_done(now) or 0.0, width=min(width, _BAR_WIDTH))
             yield Padding(bar, 0)
@@ -312,7 +312,7 @@ class LiveDisplay(Progress):
             return
         elapsed = duration(self._clock() - phase.began)
         texts = metric_text(phase.values, utf8=self._utf8)
-        done = f"{pluralize(phase.done, phase.noun)} in " if phase.format_steps else ""
+        done = f"{pluralize(phase.done, phase.noun)} in " if phase.step_texts else ""
         message = f"{phase.name}: {done}{elapsed}"
         if self._live is None:
             self._print_line("   ".join([f"{message}, ended", *texts]))

@@ -119,7 +119,7 @@ class Thoughts:
         return max((text.rfind(e) + len(e) for e in self._end_tokens if e in text), default=-1)
 
     @property
-    def describe_rewriting(self) -> str | None:
+    def rewriting_notice(self) -> str | None:
         """Return a description of how the template changes earlier turns, or None if unchanged."""
         if (dropped := self._find_dropping_kinds()) and not self.keeps:
             followers = " or ".join(dropped)

@@ -72,7 +72,7 @@ def run_rl(ctx: TrainingRun, run: Run, phase: str = RL, config: RunConfig | None
             "time/update": seconds - values["time/rollout"],
             "tokens_per_second": values["rollout/tokens"] * len(groups.played) / seconds,
         }
-        rewriting = setting.policy.codec.thoughts.describe_rewriting
+        rewriting = setting.policy.codec.thoughts.rewriting_notice
         if values.get("rollout/rows", 1.0) > 1 and rewriting:
             ctx.warn_once(f"a rollout has several training rows: the chat template {rewriting}")
         _validate(ctx, phase, values)
